@@ -1,0 +1,202 @@
+"""Each worker's share of the data as tf.data: blocks of sample numbers, and the gather that turns them into batches.
+
+What travels through tf.data is small: which samples a replica takes in each of the next K steps. Images stay where
+they are, in the memory-mapped cache that all workers share, and a whole batch is gathered, cast and scaled at once
+inside the step. (``from_tensor_slices().shuffle()`` handles 0.25 M samples/s, the gather 1.7 M.)
+
+Dimension letters: S steps an epoch, K steps an execution, L local replicas, P rows a replica holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfmp.data.order import epoch_plan
+
+_LAST_EPOCH = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class FeedPlan:
+    """Which samples a worker takes, and when.
+
+    Attributes:
+        batch_size: Global batch, in samples.
+        replicas: Replicas over all workers (R).
+        first_replica: Rank of this worker's first replica.
+        local_replicas: Replicas of this worker (L).
+        seed: Seed of the order; with the epoch it alone decides the order.
+        shuffle: Whether samples are permuted each epoch.
+        steps_per_epoch: Steps of an epoch (S). ``None``: all samples once.
+        steps_per_execution: Steps of one call of the train function (K).
+    """
+
+    batch_size: int
+    replicas: int
+    first_replica: int
+    local_replicas: int
+    seed: int
+    shuffle: bool
+    steps_per_epoch: int | None
+    steps_per_execution: int
+
+
+class Feed:
+    """Batches of in-memory (or memory-mapped) arrays for one worker, exact to the sample.
+
+    Args:
+        images: [n, …] uint8 or floating; bytes are scaled to 0..1, floating values are taken as they are.
+        labels: [n] integers.
+        plan: Who takes what.
+    """
+
+    def __init__(self, images: npt.NDArray[Any], labels: npt.NDArray[Any], plan: FeedPlan) -> None:
+        import keras
+
+        self._plan = plan
+        self._count = len(images)
+        self._scale = 255.0 if images.dtype == np.uint8 else None
+        self._dtype = tf.as_dtype(keras.config.floatx())
+        self._image_shape = images.shape[1:]
+        self._label_dtype = tf.as_dtype(labels.dtype)
+        self._images = _on_each_device(images)
+        self._labels = _on_each_device(labels)
+        first = self.epoch_blocks(0)
+        self._rows = int(first["index"].shape[2])
+        self._samples_per_epoch = int(first["n_global"][:: plan.local_replicas].sum())
+
+    @property
+    def rows(self) -> int:
+        """Rows a replica holds (P): its share of the global batch, rounded up."""
+        return self._rows
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples of the first epoch over all replicas."""
+        return self._samples_per_epoch
+
+    def batch_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
+        """Specs of one replica's images [P, …] and labels [P], as the model sees them."""
+        return (
+            tf.TensorSpec((self._rows, *self._image_shape), self._dtype),
+            tf.TensorSpec((self._rows,), self._label_dtype),
+        )
+
+    def gather(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Images [P, …] (floating, scaled) and labels [P] of the sample numbers ``index`` [P]."""
+        context = tf.distribute.get_replica_context()
+        replica = int(tf.get_static_value(context.replica_id_in_sync_group) or 0) if context else 0
+        local = (replica - self._plan.first_replica) % len(self._images)
+        images = tf.cast(tf.gather(self._images[local], index), self._dtype)
+        if self._scale is not None:
+            images /= self._scale
+        images.set_shape((self._rows, *self._image_shape))
+        labels = tf.gather(self._labels[local], index)
+        labels.set_shape((self._rows,))
+        return images, labels
+
+    def epoch_blocks(self, epoch: int) -> dict[str, npt.NDArray[np.int32]]:
+        """The blocks of one epoch, in the order tf.data yields them: executions outermost, local replicas innermost.
+
+        Args:
+            epoch: Epoch number, from 0.
+
+        Returns:
+            ``index`` [B·L, K, P], ``n_local`` [B·L, K], ``n_global`` [B·L, K], ``steps`` [B·L], with B executions.
+        """
+        plan = self._plan
+        shares = [
+            epoch_plan(
+                self._count,
+                plan.batch_size,
+                plan.first_replica + i,
+                plan.replicas,
+                plan.seed,
+                epoch,
+                plan.shuffle,
+                plan.steps_per_epoch,
+            )
+            for i in range(plan.local_replicas)
+        ]
+        steps = len(shares[0].n_global)
+        k = plan.steps_per_execution
+        executions = -(-steps // k)
+
+        def blocks(name: str) -> npt.NDArray[np.int32]:
+            stacked = np.stack([getattr(share, name) for share in shares], 1)  # [S, L, …]
+            padding = [(0, executions * k - steps)] + [(0, 0)] * (stacked.ndim - 1)
+            padded = np.pad(stacked, padding).reshape(executions, k, plan.local_replicas, *stacked.shape[2:])
+            merged: npt.NDArray[np.int32] = padded.swapaxes(1, 2).reshape(-1, k, *stacked.shape[2:])
+            return merged
+
+        lengths = np.minimum(k, steps - k * np.arange(executions)).astype(np.int32)
+        return {
+            "index": blocks("index"),
+            "n_local": blocks("n_local"),
+            "n_global": blocks("n_global"),
+            "steps": np.repeat(lengths, plan.local_replicas),
+        }
+
+    def dataset(self, strategy: tf.distribute.Strategy, *, repeat_epoch: bool = False) -> Any:
+        """An endless distributed data set of blocks.
+
+        Args:
+            strategy: The strategy it is for.
+            repeat_epoch: Yield the first epoch again and again (evaluation) instead of epoch after epoch.
+        """
+        k, rows = self._plan.steps_per_execution, self._rows
+        names = ("index", "n_local", "n_global", "steps")
+
+        def blocks_of(epoch: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], ...]:
+            blocks = self.epoch_blocks(0 if repeat_epoch else int(epoch))
+            return tuple(blocks[name] for name in names)
+
+        def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
+            values = tf.numpy_function(blocks_of, [epoch], [tf.int32] * len(names))
+            for value, shape in zip(values, [(None, k, rows), (None, k), (None, k), (None,)], strict=True):
+                value.set_shape(shape)
+            return tf.data.Dataset.from_tensor_slices(dict(zip(names, values, strict=True)))
+
+        def share(context: tf.distribute.InputContext) -> tf.data.Dataset:
+            del context  # the plan already says which replicas are this worker's
+            endless = tf.data.Dataset.range(_LAST_EPOCH).flat_map(one_epoch)
+            # A distributed iterator of unknown length asks all workers before every element whether there is more.
+            endless = endless.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
+            options = tf.data.Options()
+            options.threading.private_threadpool_size = 1
+            options.autotune.enabled = False
+            return endless.with_options(options)
+
+        return strategy.distribute_datasets_from_function(share)
+
+
+def _on_each_device(array: npt.NDArray[Any]) -> list[tf.Tensor]:
+    """The array as a tensor for each local replica: one shared, not copied, in main memory; a copy on each GPU."""
+    strategy = tf.distribute.get_strategy()
+    devices = strategy.extended.worker_devices
+    if not any("GPU" in device for device in devices):
+        with tf.device("CPU:0"):
+            return [_without_copy(array)] * len(devices)
+    tensors = []
+    for device in devices:
+        with tf.device(device):
+            tensors.append(tf.identity(tf.constant(array)))
+    return tensors
+
+
+def _without_copy(array: npt.NDArray[Any]) -> tf.Tensor:
+    """The array as a CPU tensor that shares its memory, where alignment allows; else a copy.
+
+    The memory-mapped cache is page-aligned, so N workers hold one copy of the data in the page cache.
+    """
+    aligned = array.ctypes.data % 64 == 0 and array.flags.c_contiguous and array.flags.writeable
+    loader: Callable[..., Any] = tf.experimental.dlpack.from_dlpack
+    if aligned and array.size:
+        return loader(np.asarray(array).__dlpack__())
+    return tf.constant(array)

@@ -1,0 +1,283 @@
+"""The Keras 3 bridge: ``model.fit`` and ``model.evaluate`` under ``tf.distribute``, for any compiled Keras model.
+
+>>> strategy = tf.distribute.MultiWorkerMirroredStrategy()
+>>> with strategy.scope():
+...     model = build_and_compile()
+>>> bridge(model)
+>>> model.fit(dataset, epochs=3)
+
+Only public hooks of Keras are replaced (``make_train_function``, ``make_test_function``, ``reset_metrics``,
+``get_metrics_result``), on the instance: the model's class, its configuration and its saved file stay what they
+were. The one private hook, the symbolic build, is in :mod:`tfmp.distribute.keras_hooks`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from tfmp.distribute import keras_hooks
+from tfmp.distribute.state import decorrelate_seeds, split_state, summed_state
+from tfmp.distribute.step import ReplicaStep
+from tfmp.distribute.strategy import first_local
+from tfmp.errors import TfmpError
+
+
+class NonFiniteLossError(TfmpError):
+    """The loss over the global batch became NaN or infinite; all workers raise it at the same step."""
+
+
+class IndexedFeed(Protocol):
+    """A source of batches that are gathered inside the step (see :class:`tfmp.data.feed.Feed`).
+
+    Its data set yields, for each local replica in turn, one block for an execution of up to K steps: ``index``
+    int32 [K, P], ``n_local`` int32 [K], ``n_global`` int32 [K] and ``steps`` int32 [].
+    """
+
+    def batch_spec(self) -> Any:
+        """Specs of one replica's ``(x, y)``, as the model sees them."""
+
+    def gather(self, index: tf.Tensor) -> Any:
+        """The batch ``(x, y)`` of the sample numbers ``index`` [P]."""
+
+
+def bridge(
+    model: Any,
+    *,
+    feed: IndexedFeed | None = None,
+    validation_feed: IndexedFeed | None = None,
+    jit_compile: bool = False,
+) -> Any:
+    """Make ``fit`` and ``evaluate`` of a compiled Keras model right under a ``tf.distribute`` strategy.
+
+    What N replicas then compute is what one process would with the same global batches: gradients are weighted by
+    samples (short and uneven batches included), summed over all replicas before they are clipped, and applied once; loss
+    and metrics in logs and callbacks are those of all replicas, equal on every worker.
+
+    A plain ``tf.data.Dataset`` given to ``fit`` must hold *global* batches: ``tf.distribute`` splits each over the
+    replicas. A data set that is already one worker's share goes through
+    ``strategy.distribute_datasets_from_function`` first. Batches of a static size
+    (``batch(global_batch, drop_remainder=True)``) save one small collective a step.
+
+    Args:
+        model: A compiled Keras model, built under ``strategy.scope()``.
+        feed: Internal to tfmp: where batches of ``fit`` are gathered inside the step. ``None``: the data set holds them.
+        validation_feed: The same for ``evaluate``.
+        jit_compile: Compile forward and backward (not the exchange) with XLA.
+
+    Returns:
+        The same model.
+
+    Raises:
+        TfmpError: The model is not compiled, was built outside a strategy, has a ``train_step`` of its own, or
+            TensorFlow or Keras are versions whose hooks are not known.
+    """
+    keras_hooks.check_versions()
+    keras_hooks.check_model_hooks(model)
+    if not model.compiled:
+        raise TfmpError("expected a compiled model", where=f"model {model.name!r}", hint="call model.compile(…) first")
+    if model._distribute_strategy is None:
+        raise TfmpError(
+            "the model was built outside the strategy",
+            where=f"model {model.name!r}",
+            hint="build and compile it inside `with strategy.scope():`",
+        )
+    if keras_hooks.has_own_train_step(model):
+        raise TfmpError(
+            "a model with a train_step or test_step of its own is not supported: tfmp replaces both",
+            where=f"class {type(model).__name__}",
+            hint="override compute_loss or compute_metrics instead",
+        )
+    _Bridge(model, feed, validation_feed, jit_compile).install()
+    return model
+
+
+class _Bridge:
+    """The state of one bridged model, kept outside Keras's attribute tracking."""
+
+    def __init__(
+        self, model: Any, feed: IndexedFeed | None, validation_feed: IndexedFeed | None, jit_compile: bool
+    ) -> None:
+        self.model = model
+        self.strategy: tf.distribute.Strategy = model._distribute_strategy
+        self.feed = feed
+        self.validation_feed = validation_feed
+        self.jit_compile = jit_compile
+        self.steps_done = 0
+        self._loss_sum = 0.0
+        self._samples = 0
+        self._logs: dict[str, float] = {}
+        self._seeded = False
+
+    def install(self) -> None:
+        model = self.model
+        keras_hooks.replace_symbolic_build(model, self.strategy, self._batch_spec)
+        model.make_train_function = self._make_train_function
+        model.make_test_function = self._make_test_function
+        model.reset_metrics = self._reset_metrics
+        model.get_metrics_result = lambda: dict(self._logs)
+        model.train_function = model.test_function = None
+
+    # ---- the hooks of Keras
+
+    def _make_train_function(self, force: bool = False) -> Any:
+        model = self.model
+        if model.train_function is not None and not force:
+            return model.train_function
+        if not self._seeded:
+            decorrelate_seeds(self.strategy, model)
+            self._seeded = True
+        keras_hooks.take_summed_gradients(model.optimizer)
+        execution = self._execution(self.feed, training=True)
+
+        def train_function(iterator: Any) -> dict[str, float]:
+            steps, losses, samples, state = (value.numpy() for value in execution(iterator))
+            if steps == 0:
+                raise StopIteration
+            losses, samples = losses[:steps], samples[:steps]
+            self.steps_done += int(steps)
+            if not math.isfinite(losses[-1]):
+                raise NonFiniteLossError(
+                    f"the loss became {losses[-1]} at step {self.steps_done}: expected a finite number",
+                    where=f"model {model.name!r}, the same step on every worker",
+                    hint="lower the learning rate, clip gradients (global_clipnorm), or check the data for NaN",
+                )
+            self._loss_sum += float((losses * samples).sum())
+            self._samples += int(samples.sum())
+            return self._result(state)
+
+        model.train_function = train_function
+        return train_function
+
+    def _make_test_function(self, force: bool = False) -> Any:
+        model = self.model
+        if model.test_function is not None and not force:
+            return model.test_function
+        execution = self._execution(self.validation_feed, training=False)
+
+        def test_function(iterator: Any) -> dict[str, float]:
+            steps, _, samples, state = (value.numpy() for value in execution(iterator))
+            if steps == 0:
+                raise StopIteration
+            self._loss_sum += float(state[-1])
+            self._samples += int(samples[:steps].sum())
+            return self._result(state)
+
+        model.test_function = test_function
+        return test_function
+
+    def _reset_metrics(self) -> None:
+        type(self.model).reset_metrics(self.model)
+        self._loss_sum, self._samples, self._logs = 0.0, 0, {}
+
+    # ---- parts
+
+    def _batch_spec(self, element_spec: Any) -> Any:
+        """Specs of one replica's batch, from those of the distributed data set, without pulling an element."""
+        for feed in (self.feed, self.validation_feed):
+            if feed is not None:
+                return feed.batch_spec()
+
+        def first(spec: Any) -> Any:
+            return spec._value_specs[0] if isinstance(spec, tf.TypeSpec) and hasattr(spec, "_value_specs") else spec
+
+        return keras.tree.map_structure(first, element_spec)
+
+    def _metric_variables(self) -> list[Any]:
+        tracker = keras_hooks.loss_tracker(self.model)
+        return [v for metric in self.model.metrics if metric is not tracker for v in metric.variables]
+
+    def _execution(self, feed: IndexedFeed | None, *, training: bool) -> Any:
+        """A function of the iterator that runs up to ``steps_per_execution`` steps.
+
+        It returns the number of steps done, each step's loss (float64 [K]; training: over the global batch), each
+        step's samples (float64 [K]) and the metric state of all replicas (float64, with the sum of loss times samples last).
+        """
+        strategy, model = self.strategy, self.model
+        replicas = strategy.num_replicas_in_sync
+        replica_step = ReplicaStep(model, replicas, jit_compile=self.jit_compile)
+        step = replica_step.train if training else replica_step.evaluate
+        steps_per_execution = model.steps_per_execution
+        metric_variables = self._metric_variables()
+
+        def step_of_block(block: Any, k: tf.Tensor) -> Any:
+            assert feed is not None
+            batch = feed.gather(tf.gather(block["index"], k))
+            return step(batch, tf.gather(block["n_local"], k), tf.gather(block["n_global"], k))
+
+        def step_of_batch(batch: Any) -> Any:
+            return step(batch, None, None)
+
+        def exchange(local_loss_sum: tf.Tensor) -> tf.Tensor:
+            return summed_state(metric_variables, tf.reshape(local_loss_sum, [1]), replicas)
+
+        def run_block(iterator: Any) -> Any:
+            block = iterator.get_next()
+            steps = first_local(strategy, block["steps"])
+            losses = tf.zeros([steps_per_execution], tf.float64)
+            samples = tf.zeros([steps_per_execution], tf.float64)
+            loss_sums = strategy.run(lambda: tf.zeros([], tf.float64))
+            k, finite = tf.constant(0), tf.constant(True)
+            while k < steps and finite:
+                loss, n_global = strategy.run(step_of_block, args=(block, k))
+                loss_sums = strategy.run(_add_weighted, args=(loss_sums, loss, n_global))
+                losses = _write(losses, k, first_local(strategy, loss))
+                samples = _write(samples, k, first_local(strategy, n_global))
+                if training:
+                    finite = tf.math.is_finite(losses[k])
+                k += 1
+            state = strategy.run(exchange, args=(loss_sums,))
+            return k, losses, samples, first_local(strategy, state)
+
+        def run_batches(iterator: Any) -> Any:
+            losses = tf.zeros([steps_per_execution], tf.float64)
+            samples = tf.zeros([steps_per_execution], tf.float64)
+            loss_sums = strategy.run(lambda: tf.zeros([], tf.float64))
+            k, finite = tf.constant(0), tf.constant(True)
+            while k < steps_per_execution and finite:
+                batch = iterator.get_next_as_optional()
+                if not batch.has_value():
+                    break
+                loss, n_global = strategy.run(step_of_batch, args=(batch.get_value(),))
+                loss_sums = strategy.run(_add_weighted, args=(loss_sums, loss, n_global))
+                losses = _write(losses, k, first_local(strategy, loss))
+                samples = _write(samples, k, first_local(strategy, n_global))
+                if training:
+                    finite = tf.math.is_finite(losses[k])
+                k += 1
+            state = strategy.run(exchange, args=(loss_sums,))
+            return k, losses, samples, first_local(strategy, state)
+
+        run = run_batches if feed is None else run_block
+        return run if model.run_eagerly else tf.function(run, reduce_retracing=True)
+
+    def _result(self, state: Any) -> dict[str, float]:
+        """The running loss and metrics over all replicas, from their exchanged state."""
+        model = self.model
+        tracker = keras_hooks.loss_tracker(model)
+        logs = {"loss": self._loss_sum / max(self._samples, 1)}
+        with keras.StatelessScope(state_mapping=split_state(self._metric_variables(), state)):
+            for metric in model.metrics:
+                if metric is tracker:
+                    continue
+                value = metric.result()
+                named = value if isinstance(value, dict) else {metric.name: value}
+                logs.update({name: _to_python(one) for name, one in named.items()})
+        self._logs = logs
+        return dict(logs)
+
+
+def _add_weighted(total: tf.Tensor, loss: tf.Tensor, n_global: tf.Tensor) -> tf.Tensor:
+    return total + loss * tf.cast(n_global, tf.float64)
+
+
+def _write(vector: tf.Tensor, k: tf.Tensor, value: Any) -> tf.Tensor:
+    return tf.tensor_scatter_nd_update(vector, [[k]], [tf.cast(value, tf.float64)])
+
+
+def _to_python(value: Any) -> Any:
+    array = keras.ops.convert_to_numpy(value)
+    return float(array) if array.ndim == 0 else array

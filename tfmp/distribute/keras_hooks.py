@@ -1,0 +1,166 @@
+"""Every private hook of TensorFlow and Keras that tfmp touches, in one place, guarded by a version check.
+
+Why they are needed: since Keras 3 (TensorFlow 2.16), ``fit`` under ``MultiWorkerMirroredStrategy`` with more than one
+worker fails. ``Trainer._maybe_symbolic_build`` reduces a whole batch of ``PerReplica`` values across the workers just to
+learn its shapes, and ``reduce_per_replica("auto")`` then calls ``strategy.reduce(MEAN, axis=0)`` on scalars
+(keras-team/keras #20585, tensorflow/tensorflow #72388). ``tests/train/test_upstream.py`` fails on the day when stock
+Keras works, so that this module can go.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfmp.errors import TfmpError
+
+#: Versions whose source was read and whose behaviour the test-suite was run on (oldest and newest).
+OLDEST_TENSORFLOW = (2, 18)
+OLDEST_KERAS = (3, 7)
+
+
+def _version(text: str) -> tuple[int, int]:
+    match = re.match(r"(\d+)\.(\d+)", text)
+    if match is None:  # pragma: no cover - no released version looks like this
+        return (0, 0)
+    return int(match[1]), int(match[2])
+
+
+def check_versions() -> None:
+    """Check that the installed TensorFlow and Keras are ones whose private hooks are known.
+
+    Raises:
+        TfmpError: A version is too old, Keras runs on another backend, or legacy Keras 2 is active.
+    """
+    if _version(tf.__version__) < OLDEST_TENSORFLOW:
+        raise TfmpError(
+            f"expected TensorFlow {_dotted(OLDEST_TENSORFLOW)} or newer, found {tf.__version__}",
+            hint=f"pip install 'tensorflow>={_dotted(OLDEST_TENSORFLOW)}'",
+        )
+    if _version(keras.__version__) < OLDEST_KERAS or _version(keras.__version__)[0] != 3:
+        raise TfmpError(
+            f"expected Keras 3 from version {_dotted(OLDEST_KERAS)} on, found {keras.__version__}",
+            hint=f"pip install 'keras>={_dotted(OLDEST_KERAS)},<4'",
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise TfmpError(
+            f"expected Keras on the tensorflow backend, found {keras.backend.backend()}",
+            where="KERAS_BACKEND or ~/.keras/keras.json",
+            hint="export KERAS_BACKEND=tensorflow",
+        )
+
+
+def check_model_hooks(model: Any) -> None:
+    """Check that ``model`` has the private members the bridge replaces or calls.
+
+    Raises:
+        TfmpError: A member is missing: this Keras changed in a way tfmp does not know.
+    """
+    expected = ("_maybe_symbolic_build", "_symbolic_build", "_compute_loss", "_compile_loss", "_loss_tracker")
+    missing = [name for name in expected if not hasattr(model, name)]
+    if missing:
+        raise TfmpError(
+            f"Keras {keras.__version__} has no {', '.join(f'Model.{name}' for name in missing)}",
+            where="tfmp.distribute.keras_hooks",
+            hint="use a Keras that this tfmp was tested on (see README), or a newer tfmp",
+        )
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_spec: Callable[[Any], Any]) -> None:
+    """Make ``model`` build itself from shapes alone, instead of reducing a real batch over all workers.
+
+    Args:
+        model: A compiled Keras model.
+        strategy: The strategy it was built under.
+        batch_spec: Maps a ``tf.distribute.DistributedDataset`` element spec to that of one replica's ``(x, y)``.
+    """
+
+    def symbolic_build(iterator: Any = None, data_batch: Any = None) -> None:
+        if iterator is not None:
+            data_batch = batch_spec(iterator._distributed_dataset.element_spec)
+        with strategy.scope():
+            model._symbolic_build(data_batch=data_batch)
+
+    model._maybe_symbolic_build = symbolic_build
+
+
+def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> tf.Tensor:
+    """The model's total loss, as Keras's own ``train_step`` computes it (divided by the number of replicas)."""
+    return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=training)
+
+
+def call_model(model: Any, x: Any, *, training: bool) -> Any:
+    """Call ``model`` with ``training=`` where its ``call`` takes that argument."""
+    if model._call_has_training_arg:
+        return model(x, training=training)
+    return model(x)
+
+
+def loss_reductions(model: Any) -> set[str | None]:
+    """The reductions of all losses given to ``compile`` (``{"sum_over_batch_size"}`` for most models).
+
+    Losses given as plain functions or names are wrapped by Keras with its default reduction.
+    """
+    container = model._compile_loss
+    if container is None:
+        return set()
+    losses = keras.tree.flatten(container._user_loss)
+    return {getattr(loss, "reduction", "sum_over_batch_size") for loss in losses if loss is not None}
+
+
+def loss_tracker(model: Any) -> Any:
+    """Keras's own running mean of the loss: it counts padding and is not used by the bridge."""
+    return model._loss_tracker
+
+
+def has_own_train_step(model: Any) -> bool:
+    """Whether the user's class overrides ``train_step`` or ``test_step``."""
+    base = keras.Model
+    return type(model).train_step is not base.train_step or type(model).test_step is not base.test_step
+
+
+def take_summed_gradients(optimizer: Any) -> None:
+    """From now on ``optimizer.apply`` takes its gradients as the sum over all replicas.
+
+    Keras sums gradients inside ``apply``, after it has clipped them: wrong with ``clipnorm``, ``clipvalue`` and
+    ``global_clipnorm``, which must see the sum. The bridge sums first, so the second sum has to be left out. A wrapper
+    such as ``LossScaleOptimizer`` hands the gradients on to ``inner_optimizer``.
+
+    Raises:
+        TfmpError: The optimizer has no such step: this Keras changed in a way tfmp does not know.
+    """
+    one = optimizer
+    while one is not None:
+        if not hasattr(one, "_all_reduce_sum_gradients"):
+            raise TfmpError(
+                f"Keras {keras.__version__}'s {type(one).__name__} has no _all_reduce_sum_gradients",
+                where="tfmp.distribute.keras_hooks",
+                hint="use a Keras that this tfmp was tested on (see README), or a newer tfmp",
+            )
+        one._all_reduce_sum_gradients = list
+        one = getattr(one, "inner_optimizer", None)
+
+
+@contextlib.contextmanager
+def reading_values(values: Iterable[tuple[Any, tf.Tensor]]) -> Iterator[None]:
+    """While active, each Keras variable reads as the value given, without touching its replicas.
+
+    ``keras.StatelessScope`` would do the same, but Keras makes variables while it saves, which that scope forbids.
+    """
+    pairs = [(variable, variable._value, value) for variable, value in values]
+    try:
+        for variable, _, value in pairs:
+            variable._value = value
+        yield
+    finally:
+        for variable, own, _ in pairs:
+            variable._value = own

@@ -1,0 +1,103 @@
+"""What workers must read together: metric state, variables whose value is spread over replicas, random state.
+
+Under MultiWorkerMirroredStrategy, reading a variable that is synchronised on read is a collective operation: done by one
+worker alone (the chief, while saving) it waits for ever; done for each metric it costs 4.5 ms each over gRPC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfmp.distribute.step import sum_over_replicas
+
+
+def local_sum_part(variable: Any, replicas: int) -> tf.Tensor:
+    """This replica's float64 addend of a variable's value over all replicas (call in a replica context)."""
+    value = tf.cast(variable.value, tf.float64)
+    if variable.aggregation == "mean":
+        return value / replicas
+    if variable.aggregation == "only_first_replica":
+        first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
+        return tf.where(first, value, tf.zeros_like(value))
+    return value
+
+
+def summed_state(variables: Sequence[Any], extra: tf.Tensor, replicas: int) -> tf.Tensor:
+    """All variables' global values and ``extra`` summed, as one flat float64 vector (call in a replica context)."""
+    parts = [tf.reshape(local_sum_part(v, replicas), [-1]) for v in variables]
+    (total,) = sum_over_replicas([tf.concat([*parts, tf.cast(extra, tf.float64)], 0)], replicas)
+    return total
+
+
+def split_state(variables: Sequence[Any], flat: npt.NDArray[np.float64]) -> list[tuple[Any, tf.Tensor]]:
+    """Cut the vector of :func:`summed_state` into ``(variable, value)`` pairs for ``keras.StatelessScope``."""
+    pairs, offset = [], 0
+    for variable in variables:
+        size = int(np.prod(variable.shape, dtype=np.int64))
+        value = flat[offset : offset + size].reshape(tuple(variable.shape))
+        pairs.append((variable, tf.cast(tf.constant(value), variable.dtype)))
+        offset += size
+    return pairs
+
+
+def read_together(strategy: tf.distribute.Strategy, variables: Iterable[Any]) -> list[npt.NDArray[Any]]:
+    """Values of Keras variables as one process would hold them. Every worker must call this at the same point.
+
+    Args:
+        strategy: The strategy the variables were built under.
+        variables: Keras variables; those synchronised on read are aggregated over all replicas.
+
+    Returns:
+        NumPy arrays in the order given, equal on all workers.
+    """
+    variables = list(variables)
+    spread = [v for v in variables if v.synchronization == "on_read"]
+    values = {}
+    if spread:
+        replicas = strategy.num_replicas_in_sync
+
+        @tf.function
+        def gather() -> tf.Tensor:
+            return strategy.run(lambda: summed_state(spread, tf.zeros([0], tf.float64), replicas))
+
+        flat = strategy.experimental_local_results(gather())[0].numpy()
+        values = {id(v): value.numpy() for v, value in split_state(spread, flat)}
+    return [values[id(v)] if id(v) in values else local_value(strategy, v).numpy() for v in variables]
+
+
+def local_value(strategy: tf.distribute.Strategy, variable: Any) -> Any:
+    """The ``tf.Variable`` of this worker's first replica behind a Keras variable."""
+    return strategy.experimental_local_results(variable.value)[0]
+
+
+def decorrelate_seeds(strategy: tf.distribute.Strategy, model: Any) -> None:
+    """Give every replica random numbers of its own (Dropout, noise layers).
+
+    All replicas start from the same seed; left so, all of them would drop the same units. The first replica keeps
+    its seed, so that one replica computes what one process would.
+    """
+    first_replica = first_local_replica(strategy)
+    for variable in (v for v in model.variables if v.name == "seed_generator_state"):
+        for i, component in enumerate(strategy.experimental_local_results(variable.value)):
+            rank = first_replica + i
+            if rank:
+                seed = component.numpy()
+                # Multiples of the golden ratio of 2**32 spread consecutive ranks far apart.
+                seed[0] ^= np.array(rank * 0x9E3779B9 % 2**32, np.uint32).astype(seed.dtype)
+                component.assign(seed)
+
+
+def first_local_replica(strategy: tf.distribute.Strategy) -> int:
+    """The rank, over all workers, of this worker's first replica."""
+    resolver = strategy.cluster_resolver
+    devices = len(strategy.extended.worker_devices)
+    if strategy.num_replicas_in_sync == devices or resolver is None:
+        return 0
+    chiefs = len(resolver.cluster_spec().as_dict().get("chief", []))
+    index = resolver.task_id if resolver.task_type == "chief" else resolver.task_id + chiefs
+    return int(index) * devices

@@ -1,0 +1,117 @@
+"""The run folder: where each file is, and how it is written so that a reader never sees half of one.
+
+Both sides use it: the launcher writes the small files, the chief the model and its checkpoints.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside one run folder."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The fully resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        """A JSON line an epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def events(self) -> Path:
+        """A JSON line for each start, exit and checkpoint."""
+        return self.path / "events.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """What the run came to."""
+        return self.path / "summary.json"
+
+    @property
+    def failure(self) -> Path:
+        """What went wrong, where it failed."""
+        return self.path / "failure.json"
+
+    @property
+    def model(self) -> Path:
+        """The trained model, loadable by plain Keras."""
+        return self.path / "model.keras"
+
+    @property
+    def checkpoints(self) -> Path:
+        """The last checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard event files, one in each of ``train`` and ``validation``."""
+        return self.path / "tensorboard"
+
+    def log(self, attempt: int, rank: int) -> Path:
+        """Everything worker ``rank`` printed in an attempt (both from 0)."""
+        return self.path / "logs" / f"attempt-{attempt}" / f"worker-{rank}.log"
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``, of the same suffix; on success it takes the place of ``path``.
+
+    The file is on disk before it is renamed; on failure nothing is left of it and ``path`` is what it was.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole text file atomically."""
+    with written_whole(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON file atomically; what is not a finite number becomes ``null``."""
+    write_text(path, json.dumps(finite(value), indent=2) + "\n")
+
+
+def append_json_line(path: Path, value: Mapping[str, Any]) -> None:
+    """Append one JSON line in one write."""
+    line = json.dumps(finite(value)) + "\n"
+    with path.open("ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def finite(value: Any) -> Any:
+    """``value`` with NaN and infinities, which JSON does not have, replaced by ``None``."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(one) for one in value]
+    return value

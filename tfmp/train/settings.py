@@ -1,0 +1,103 @@
+"""From the configuration to Keras objects: precision, optimizer, learning-rate schedule, compiled model.
+
+Only classes that Keras itself ships go into the model, so that ``model.keras`` loads where tfmp is not installed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import keras
+
+from tfmp.models.factory import build_from_factory
+from tfmp.models.mlp import build_mlp
+
+if TYPE_CHECKING:
+    from tfmp.config.schema import RunConfig, TrainingConfig
+
+
+def set_precision(precision: str) -> None:
+    """Set Keras's float type and dtype policy for this process, before any model is built."""
+    if precision in ("float32", "float64"):
+        keras.config.set_floatx(precision)
+    keras.config.set_dtype_policy(precision)
+
+
+def build_learning_rate(training: TrainingConfig, total_steps: int) -> Any:
+    """The learning rate: a number, or a Keras schedule over the ``total_steps`` steps of the run."""
+    peak, warmup = training.learning_rate, training.warmup_steps
+    schedules = keras.optimizers.schedules
+    last = training.final_learning_rate_fraction
+    steps = max(total_steps - warmup, 1)
+    if training.schedule == "cosine":
+        if warmup:
+            return schedules.CosineDecay(0.0, steps, alpha=last, warmup_target=peak, warmup_steps=warmup)
+        return schedules.CosineDecay(peak, steps, alpha=last)
+    if training.schedule == "linear":
+        return schedules.PolynomialDecay(peak, steps, end_learning_rate=peak * last)
+    if training.schedule == "exponential":
+        return schedules.ExponentialDecay(peak, steps, decay_rate=last)
+    return peak
+
+
+def build_optimizer(training: TrainingConfig, total_steps: int) -> Any:
+    """The optimizer the configuration names, with its schedule, clipping and decay."""
+    settings: dict[str, Any] = {"learning_rate": build_learning_rate(training, total_steps)}
+    if training.momentum:
+        settings["momentum"] = training.momentum
+    for name in ("weight_decay", "clipnorm", "global_clipnorm", "clipvalue"):
+        if (value := getattr(training, name)) is not None:
+            settings[name] = value
+    # keras.optimizers.get does not know every class by its name ("lamb"), so the class itself is looked up.
+    classes = {name.lower(): value for name, value in vars(keras.optimizers).items() if isinstance(value, type)}
+    return classes[training.optimizer](**settings)
+
+
+def build_model(
+    config: RunConfig, input_shape: tuple[int, ...], classes: int, total_steps: int, steps_per_execution: int
+) -> Any:
+    """Build and compile the model. Call inside ``strategy.scope()``.
+
+    A factory may return a compiled model; then its own optimizer, loss and metrics are used.
+
+    Args:
+        config: The run.
+        input_shape: Shape of one sample.
+        classes: Number of classes.
+        total_steps: Optimizer steps of the whole run, for the schedule.
+        steps_per_execution: Steps of one call of the train function.
+    """
+    if config.model.factory is None:
+        model = build_mlp(config.model, input_shape, classes)
+    else:
+        model = build_from_factory(config.model.factory, input_shape, classes)
+    if model.compiled:
+        model.steps_per_execution = steps_per_execution
+    else:
+        model.compile(
+            optimizer=build_optimizer(config.training, total_steps),
+            loss=config.training.loss,
+            metrics=list(config.training.metrics),
+            steps_per_execution=steps_per_execution,
+            jit_compile=False,  # the bridge compiles forward and backward itself (training.jit_compile)
+        )
+    if not model.built:
+        model.build((None, *input_shape))
+    return model
+
+
+def build_callbacks(training: TrainingConfig) -> list[Any]:
+    """Keras callbacks that the configuration asks for (they act on logs that are equal on all workers)."""
+    from tfmp.models.factory import load_function
+
+    callbacks: list[Any] = []
+    if training.plateau_patience is not None:
+        callbacks.append(
+            keras.callbacks.ReduceLROnPlateau(
+                "val_loss", factor=training.plateau_factor, patience=training.plateau_patience
+            )
+        )
+    if training.early_stopping_patience is not None:
+        callbacks.append(keras.callbacks.EarlyStopping("val_loss", patience=training.early_stopping_patience))
+    callbacks.extend(load_function(reference, "training.callbacks")() for reference in training.callbacks)
+    return callbacks

@@ -1,0 +1,187 @@
+"""One worker's life: join, build, fit, evaluate, save, leave.
+
+The whole interface is (what to do, where to tell): :func:`main` is called in the forked worker process with the
+launcher's payload and an event channel. The chief (rank 0) alone writes into the run folder; what must be read
+together is read by all workers at the same point.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfmp.config import RunConfig, load_run_config
+from tfmp.data.cache import open_cached
+from tfmp.errors import TfmpError
+from tfmp.runfolder import RunFolder
+
+if TYPE_CHECKING:
+    from tfmp.data.arrays import DatasetArrays
+    from tfmp.launch.channel import EventChannel
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """What the launcher tells one worker (the payload, as values).
+
+    Attributes:
+        run_dir: The run folder; its ``config.yaml`` is the configuration.
+        data_header: Header file of the decoded data set on this machine.
+        rank: This worker's rank.
+        replicas: Replicas over all workers.
+        first_replica: Rank of this worker's first replica.
+        local_replicas: Replicas of this worker.
+        gpus: Whether the replicas are GPUs.
+        collective: How gradients are summed over workers.
+        steps_per_epoch: Optimizer steps of an epoch.
+        steps_per_execution: Steps of one call of the train function.
+    """
+
+    run_dir: str
+    data_header: str
+    rank: int
+    replicas: int
+    first_replica: int
+    local_replicas: int
+    gpus: bool
+    collective: str
+    steps_per_epoch: int
+    steps_per_execution: int
+
+
+def main(payload: dict[str, Any], channel: EventChannel) -> None:
+    """Train as one worker of the cluster that ``TF_CONFIG`` describes.
+
+    Raises:
+        SystemExit: With exit code 1 after an error the user can act on was reported.
+    """
+    try:
+        train(WorkerTask(**payload), channel)
+    except TfmpError as error:
+        channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
+        print(error.render(), file=sys.stderr, flush=True)
+        raise SystemExit(error.exit_code) from None
+
+
+def train(task: WorkerTask, channel: EventChannel) -> None:
+    """Build, fit, evaluate and save one run, as one of its workers."""
+    import keras
+    import tensorflow as tf
+
+    from tfmp.distribute import StrategySpec, bridge, build_strategy
+    from tfmp.train.callbacks import Checkpoints, Progress, TensorBoardFiles
+    from tfmp.train.saving import read_state, save_model, weight_values, weights_sha256
+    from tfmp.train.settings import build_callbacks, build_model, set_precision
+
+    folder = RunFolder(Path(task.run_dir))
+    config = load_run_config(folder.config)
+    chief = task.rank == 0
+
+    # The strategy comes before anything else that touches TensorFlow.
+    strategy = build_strategy(
+        StrategySpec(
+            kind=config.cluster.strategy,
+            replicas=task.replicas,
+            local_devices=task.local_replicas,
+            gpus=task.gpus,
+            collective="nccl" if task.collective == "nccl" else "ring",
+        )
+    )
+    if task.gpus:
+        # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
+        tf.config.experimental.enable_op_determinism()
+    print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
+    channel.send({"event": "ready", "replicas": strategy.num_replicas_in_sync})
+
+    set_precision(config.training.precision)
+    keras.utils.set_random_seed(config.training.seed)
+    arrays = open_cached(task.data_header)
+    with strategy.scope():
+        total_steps = config.training.epochs * task.steps_per_epoch
+        model = build_model(config, arrays.image_shape, arrays.classes, total_steps, task.steps_per_execution)
+        feed, validation_feed, validation_steps = _feeds(config, task, arrays)
+        bridge(model, feed=feed, validation_feed=validation_feed, jit_compile=config.training.jit_compile)
+
+    every = config.training.validation_every
+    callbacks = build_callbacks(config.training)
+    if config.run.checkpoints:
+        callbacks.append(Checkpoints(folder.checkpoints, strategy, channel.send, chief=chief))
+    if chief and config.run.tensorboard:
+        callbacks.append(TensorBoardFiles(folder.tensorboard))
+    callbacks.append(
+        Progress(
+            channel.send,
+            epochs=config.training.epochs,
+            steps_per_epoch=task.steps_per_epoch,
+            samples_per_epoch=feed.samples_per_epoch,
+        )
+    )
+    model.fit(
+        feed.dataset(strategy),
+        epochs=config.training.epochs,
+        steps_per_epoch=task.steps_per_epoch,
+        shuffle=False,
+        verbose=0,
+        callbacks=callbacks,
+        validation_data=validation_feed.dataset(strategy, repeat_epoch=True),
+        validation_steps=validation_steps,
+        validation_freq=every or [config.training.epochs],
+    )
+
+    state = read_state(model, strategy)
+    digest = weights_sha256(weight_values(model, state))
+    print(f"tfmp: worker {task.rank} weights_sha256 {digest}", flush=True)
+    if chief:
+        began = time.perf_counter()
+        save_model(model, state, folder.model)
+        channel.send({"event": "saved", "path": str(folder.model), "seconds": time.perf_counter() - began})
+    channel.send({"event": "weights", "sha256": digest})
+    _leave_together(strategy)
+
+
+def _feeds(config: RunConfig, task: WorkerTask, arrays: DatasetArrays) -> tuple[Any, Any, int]:
+    """The training feed, the validation feed and the number of validation steps."""
+    from tfmp.data.feed import Feed, FeedPlan
+
+    data, training = config.data, config.training
+    train_images, train_labels = arrays.train.images[: data.limit_train], arrays.train.labels[: data.limit_train]
+    images = arrays.validation.images[: data.limit_validation]
+    labels = arrays.validation.labels[: data.limit_validation]
+    validation_batch = max(min(training.validation_batch_size, len(images)), task.replicas)
+
+    def plan(batch_size: int, shuffle: bool, steps: int | None) -> FeedPlan:
+        return FeedPlan(
+            batch_size=batch_size,
+            replicas=task.replicas,
+            first_replica=task.first_replica,
+            local_replicas=task.local_replicas,
+            seed=training.seed,
+            shuffle=shuffle,
+            steps_per_epoch=steps,
+            steps_per_execution=task.steps_per_execution,
+        )
+
+    return (
+        Feed(train_images, train_labels, plan(training.batch_size, data.shuffle, training.steps_per_epoch)),
+        Feed(images, labels, plan(validation_batch, False, None)),
+        -(-len(images) // validation_batch),
+    )
+
+
+def _leave_together(strategy: Any) -> None:
+    """Wait until every worker is here: the chief has saved by then, and nobody takes a leaving peer for a dead one."""
+    import tensorflow as tf
+
+    @tf.function
+    def meet() -> Any:
+        def one() -> Any:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+
+        return strategy.run(one)
+
+    strategy.experimental_local_results(meet())[0].numpy()
