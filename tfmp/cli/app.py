@@ -1,0 +1,129 @@
+"""The ``tfmp`` group of commands, and how errors leave the program."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from tfmp import __version__
+from tfmp.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TfmpError
+
+#: Name, module and one line of help of each command: enough for ``tfmp --help`` without loading any of them.
+COMMANDS = {
+    "train": ("tfmp.cli.train", "Train here: N worker processes, or one process on several devices."),
+    "evaluate": ("tfmp.cli.evaluate", "Evaluate a run's trained model on its test set."),
+    "launch": ("tfmp.cli.launch", "Run any program N times as one supervised cluster."),
+}
+
+_EPILOG = """\b
+Examples:
+  tfmp train                              MNIST, one worker
+  tfmp train --workers 4                  MNIST, four workers on this machine
+  tfmp train configs/mnist.yaml --set training.epochs=10
+  tfmp train --strategy mirrored --devices 2
+  tfmp train --workers 4 --dry-run        the plan, nothing started
+  tfmp evaluate runs/20260101-120000-mnist
+  tfmp launch -n 4 -- python my_script.py
+
+\b
+Shell completion (bash; zsh and fish alike):
+  eval "$(_TFMP_COMPLETE=bash_source tfmp)"
+"""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load one command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(COMMANDS[cmd_name][0])
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands from the table, loading none."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command; a misspelt one names the nearest."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            import difflib
+
+            near = difflib.get_close_matches(name, COMMANDS, 1)
+            hint = f"did you mean 'tfmp {near[0]}'?" if near else f"one of: {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command '{name}': {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group(cls=LazyGroup, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="tfmp")
+def tfmp() -> None:
+    """Multi-process TensorFlow training made easy, right and fast.
+
+    N workers compute what one process would, and a run that fails says what went wrong, where, and what to do.
+    """
+
+
+def run(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and end the process with the right exit code."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: list[str]) -> int:
+    try:
+        value: Any = tfmp.main(arguments, prog_name="tfmp", standalone_mode=False)
+        sys.stdout.flush()
+    except TfmpError as error:
+        if _verbose(arguments):
+            traceback.print_exc()
+        _complain(error.render())
+        return error.exit_code
+    except click.UsageError as error:
+        error.show()
+        return EXIT_USAGE
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.exceptions.Exit as leave:
+        return leave.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        _complain("interrupted")
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone (`tfmp … | head`): nothing more to say, and no traceback at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except Exception as error:
+        if _verbose(arguments):
+            traceback.print_exc()
+        else:
+            _complain(f"error: unexpected {type(error).__name__}: {error}")
+            _complain("  try:   the same command with -v shows where; please report it")
+        return EXIT_FAILED
+    return value if isinstance(value, int) else 0
+
+
+def _verbose(arguments: Sequence[str]) -> bool:
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "-v" in own or "--verbose" in own
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

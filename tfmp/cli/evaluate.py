@@ -1,0 +1,27 @@
+"""``tfmp evaluate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+_EPILOG = """\b
+Examples:
+  tfmp evaluate runs/20260101-120000-mnist
+  tfmp evaluate runs/20260101-120000-mnist --json
+"""
+
+
+@click.command("evaluate", epilog=_EPILOG)
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
+@click.option("-v", "--verbose", is_flag=True, help="Everything the process prints; tracebacks.")
+def command(run: Path, as_json: bool, verbose: bool) -> int:
+    """Evaluate a run's trained model on its test set.
+
+    RUN is a run folder. One process, plain Keras, every sample once: the accuracy equals the run's val_accuracy.
+    """
+    from tfmp.jobs.evaluate import evaluate
+
+    return evaluate(run, as_json=as_json, verbose=verbose)

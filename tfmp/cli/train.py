@@ -1,0 +1,54 @@
+"""``tfmp train``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tfmp.cli import STARTED_S
+from tfmp.cli.options import output_options, resolve_settings, run_options, verbosity
+
+_EPILOG = """\b
+Examples:
+  tfmp train --workers 4
+  tfmp train configs/mnist-2-workers.yaml --epochs 1
+  tfmp train --workers 2 --set training.optimizer=sgd --set training.schedule=constant
+  tfmp train --strategy mirrored --devices 2
+  tfmp train --workers 3 --batch-size 64 --dry-run
+
+\b
+Exit codes: 0 done, 1 training failed, 2 wrong usage or configuration, 130 Ctrl-C,
+143 SIGTERM; a worker's own exit code (128 + n for signal n) where it died.
+"""
+
+
+@click.command("train", epilog=_EPILOG)
+@run_options
+@click.option("--dry-run", is_flag=True, help="Print settings and plan; start nothing.")
+@output_options
+def command(
+    config: Path | None,
+    sets: tuple[str, ...],
+    dry_run: bool,
+    verbose: bool,
+    quiet: bool,
+    no_live: bool,
+    **flags: Any,
+) -> int:
+    """Train on this machine.
+
+    CONFIG is a YAML file; without one the defaults train MNIST. Every key of it can be set with --set; the flags below
+    are short for the most used ones. Flags win over --set, --set over the file, the file over the defaults.
+
+    The batch size is global: with --workers 4 --batch-size 256 each worker takes 64 samples of every step, and the
+    result is the one that a single process would compute.
+    """
+    level = verbosity(verbose, quiet)
+    resolved = resolve_settings(config, sets, flags)
+    from tfmp.jobs import train as job
+
+    if dry_run:
+        return job.dry_run(resolved)
+    return job.train(resolved, job.TrainOptions(config, live=not no_live, verbosity=level, started_s=STARTED_S))

@@ -1,0 +1,82 @@
+"""``tfmp evaluate``: one worker process that loads a run's model and measures it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tfmp.cluster.resources import available_cores, thread_env
+from tfmp.config import load_run_config
+from tfmp.data.cache import prepare
+from tfmp.errors import EXIT_OK, TfmpError, UsageError
+from tfmp.jobs.environment import helper_environment
+from tfmp.jobs.planning import Machine
+from tfmp.launch.runner import run_group
+from tfmp.launch.spec import WorkerSpec, signal_name
+from tfmp.launch.zygote_client import Zygote
+from tfmp.report.noise import is_noise
+from tfmp.report.summary import print_rows
+from tfmp.runfolder import RunFolder
+
+
+def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
+    """Print loss and metrics of the model in ``run_dir`` over all its validation samples; return the exit code.
+
+    Raises:
+        UsageError: ``run_dir`` is no run folder, or its run has not ended with a model.
+        TfmpError: The evaluation failed.
+    """
+    folder = RunFolder(run_dir.absolute())
+    for path, meaning in ((folder.config, "a run folder"), (folder.model, "a run that has ended with a model")):
+        if not path.is_file():
+            raise UsageError(
+                f"expected {meaning}, found no {path.name}", where=str(run_dir), hint="tfmp train makes one"
+            )
+    config = load_run_config(folder.config)
+    machine = Machine.here()
+    dataset = prepare(config.data)
+    worker_env = thread_env(available_cores(), 1, machine.environ)
+    env, _ = helper_environment(machine.environ, worker_env, verbose=verbose)
+    found: dict[str, Any] = {}
+    errors: list[dict[str, Any]] = []
+
+    def on_event(_: int, event: dict[str, Any]) -> None:
+        if event.get("event") == "result":
+            found.update(event["values"])
+        elif event.get("event") == "error":
+            errors.append(event)
+
+    def on_line(_: int, __: str, text: str) -> None:
+        if verbose and not is_noise(text):
+            print(text, flush=True)
+
+    spec = WorkerSpec(
+        rank=0,
+        env=worker_env,
+        unset=("TF_CONFIG",),
+        log_path=folder.path / "logs" / "evaluate.log",
+        target="tfmp.train.evaluate:main",
+        payload={"run_dir": str(folder.path), "data_header": str(dataset.path)},
+    )
+    with Zygote.start(("tensorflow", "keras", "tfmp.train.preload"), private_network="off", env=env) as zygote:
+        result = run_group(zygote, [spec], on_event=on_event, on_line=on_line)
+    if result.stopped_by is not None:
+        raise TfmpError(f"interrupted by {signal_name(result.stopped_by)}", exit_code=result.exit_code)
+    if result.exit_code != EXIT_OK:
+        if errors:
+            raise TfmpError(errors[0]["what"], where=errors[0].get("where"), hint=errors[0].get("hint"))
+        first = result.first_failure
+        raise TfmpError(
+            f"the evaluation failed: {first.describe() if first else result.problem}",
+            where=str(spec.log_path),
+            hint="\n".join(result.tail(0)[-3:]) or None,
+            exit_code=result.exit_code,
+        )
+    samples = int(found.pop("samples"))
+    if as_json:
+        print(json.dumps({"run": str(run_dir), "samples": samples, **found}))
+    else:
+        rows = [("model", str(folder.model)), ("samples", f"{samples:,}")]
+        print_rows([*rows, *((name, f"{value:.6f}") for name, value in found.items())])
+    return EXIT_OK

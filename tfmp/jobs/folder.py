@@ -1,0 +1,71 @@
+"""Making the run folder: one run a folder, claimed so that two runs never share one."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from tfmp.errors import UsageError
+from tfmp.runfolder import RunFolder
+
+_TRIES = 100
+
+
+def default_run_dir(name: str | None, config_file: Path | None, now: datetime) -> Path:
+    """``runs/<date>-<time>-<name>``, with the configuration file's stem where no name is given."""
+    label = re.sub(r"[^\w.-]+", "-", name or (config_file.stem if config_file else "mnist"))
+    return Path("runs") / f"{now:%Y%m%d-%H%M%S}-{label}"
+
+
+def claim_run_folder(wanted: Path | None, default: Callable[[], Path], config_yaml: str) -> RunFolder:
+    """Make the run folder and put ``config.yaml`` into it; whoever creates that file owns the folder.
+
+    Args:
+        wanted: The folder the user asked for; it may exist, but not hold a run.
+        default: Gives a folder's name where the user asked for none; a number is added while it is taken.
+        config_yaml: The fully resolved configuration.
+
+    Raises:
+        UsageError: The folder holds a run already, or cannot be made or written.
+    """
+    if wanted is not None:
+        if _claim(wanted, config_yaml):
+            return RunFolder(wanted)
+        raise UsageError(
+            "this folder already holds a run, which is never overwritten",
+            where=str(wanted),
+            hint="choose another --run-dir, or remove the folder first",
+        )
+    base = default()
+    for attempt in range(1, _TRIES):
+        folder = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+        if _claim(folder, config_yaml):
+            return RunFolder(folder)
+    raise UsageError(f"expected a free name, found {_TRIES - 1} runs", where=str(base), hint="give --run-dir")
+
+
+def _claim(folder: Path, config_yaml: str) -> bool:
+    target = folder / "config.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".config.{os.getpid()}.tmp"
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(config_yaml)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, target)  # fails if another run was here first: the whole file appears, or nothing
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        if target.exists():
+            return False
+        raise UsageError("expected a folder, found a file", where=str(folder), hint="choose another --run-dir") from None
+    except OSError as error:
+        raise UsageError(
+            f"the run folder cannot be written: {error.strerror}", where=str(folder), hint="choose another --run-dir"
+        ) from error
+    return True

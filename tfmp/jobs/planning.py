@@ -1,0 +1,98 @@
+"""From a configuration, this machine and a data set to a plan, and to the workers to start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tfmp.cluster.plan import Plan, PlanInput, make_plan
+from tfmp.cluster.resources import affinity_cpus, available_cores, visible_gpus
+from tfmp.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfmp.config import RunConfig
+    from tfmp.data.entry import DatasetHeader
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What this machine offers a run."""
+
+    cores: int
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...]
+    environ: Mapping[str, str]
+
+    @classmethod
+    def here(cls) -> Machine:
+        """The machine this process runs on, as far as it may be used."""
+        return cls(available_cores(), affinity_cpus(), visible_gpus(os.environ), dict(os.environ))
+
+
+def local_port_count(config: RunConfig) -> int:
+    """Ports that a local run of ``config`` needs: one a worker, none for the mirrored strategy.
+
+    Raises:
+        UsageError: The workers are given by address: such a cluster is started host by host.
+    """
+    if config.cluster.worker_addresses is not None:
+        raise UsageError(
+            "tfmp train starts workers on this machine only: expected a number of workers, received addresses",
+            where="cluster.workers",
+            hint="give a number (--workers 4), and run workers on several hosts one by one",
+        )
+    return 0 if config.cluster.strategy == "mirrored" else config.cluster.worker_count
+
+
+def plan_local_run(config: RunConfig, header: DatasetHeader, machine: Machine, ports: tuple[int, ...]) -> Plan:
+    """The plan of a run whose workers are all on this machine.
+
+    Raises:
+        UsageError: The configuration does not fit the machine or the data (see :func:`tfmp.cluster.plan.make_plan`).
+    """
+    cluster, training, data = config.cluster, config.training, config.data
+    return make_plan(
+        PlanInput(
+            batch_size=training.batch_size,
+            train_samples=_limited(header.train_samples, data.limit_train),
+            validation_samples=_limited(header.validation_samples, data.limit_validation),
+            cores=machine.cores,
+            strategy=cluster.strategy,
+            workers=cluster.worker_count,
+            ports=ports,
+            devices=cluster.devices,
+            device=cluster.device,
+            collective=cluster.collective,
+            gpus=machine.gpus,
+            cpus=machine.cpus,
+            environ=machine.environ,
+            threads_per_worker=cluster.threads_per_worker,
+            epochs=training.epochs,
+            steps_per_epoch=training.steps_per_epoch,
+            steps_per_execution=training.steps_per_execution,
+            validation_batch_size=training.validation_batch_size,
+        )
+    )
+
+
+def worker_payload(plan: Plan, rank: int, run_dir: str, data_header: str) -> dict[str, Any]:
+    """What worker ``rank`` is told: the fields of :class:`tfmp.train.worker.WorkerTask`."""
+    worker = plan.workers[rank]
+    return {
+        "run_dir": run_dir,
+        "data_header": data_header,
+        "rank": rank,
+        "replicas": plan.replicas,
+        "first_replica": sum(other.replicas for other in plan.workers[:rank]),
+        "local_replicas": worker.replicas,
+        "gpus": plan.device == "gpu",
+        "collective": plan.collective.name,
+        "steps_per_epoch": plan.batch.steps_per_epoch,
+        "steps_per_execution": plan.batch.steps_per_execution,
+    }
+
+
+def _limited(samples: int, limit: int | None) -> int:
+    return samples if limit is None else min(samples, limit)
