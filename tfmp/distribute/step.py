@@ -4,7 +4,7 @@ Dimension letters: R replicas over all workers, P rows a replica holds (its shar
 static size where the feed says so), n_local the real ones among them, n_global the real samples of the global batch.
 
 The loss of the step is the mean over the *global* batch, so a replica's loss is weighted by its number of real
-samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R, and the sum over replicas is
+samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (see ``loss_scale``), and the sum over replicas is
 the mean over the global batch, whatever the shares are. (Keras's own step averages the replicas' means: wrong as soon as
 shares differ, and NaN where one is empty.)
 """
@@ -108,11 +108,12 @@ class ReplicaStep:
         dtype = tf.as_dtype(keras.config.floatx())
         weight = tf.cast(tf.range(rows) < (rows if n_local is None else n_local), dtype)
         if self._takes_mean():
-            weight *= tf.cast(rows * self._replicas, dtype) / tf.cast(tf.maximum(n_global, 1), dtype)
+            samples = tf.cast(tf.maximum(n_global, 1), dtype)
+            weight *= tf.cast(rows, dtype) / (samples * keras_hooks.loss_scale(dtype))
         return weight, n_global
 
     def _takes_mean(self) -> bool:
-        """Whether weights must carry the ``R · P / n_global`` factor (losses that are means) or not (sums).
+        """Whether weights must carry the ``P · R / n_global`` factor (losses that are means) or not (sums).
 
         Raises:
             TfmpError: The losses' reductions do not allow an exact global batch of uneven shares.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,7 +174,11 @@ def _feeds(config: RunConfig, task: WorkerTask, arrays: DatasetArrays) -> tuple[
 
 
 def _leave_together(strategy: Any) -> None:
-    """Wait until every worker is here: the chief has saved by then, and nobody takes a leaving peer for a dead one."""
+    """Wait until every worker is here: the chief has saved by then, and nobody takes a leaving peer for a dead one.
+
+    A peer that is out of the barrier may end its process while this worker's last exchange with it is under way. It
+    has passed the barrier then, or it died, which its launcher sees: either way there is nothing left to wait for.
+    """
     import tensorflow as tf
 
     @tf.function
@@ -184,4 +189,5 @@ def _leave_together(strategy: Any) -> None:
 
         return strategy.run(one)
 
-    strategy.experimental_local_results(meet())[0].numpy()
+    with suppress(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
+        strategy.experimental_local_results(meet())[0].numpy()

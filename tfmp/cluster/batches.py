@@ -1,0 +1,121 @@
+"""How a global batch is shared out and how many steps see all samples: the arithmetic behind a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tfmp.errors import UsageError
+
+# Steps that one call into TensorFlow holds, where the user does not say: enough to hide the call, few enough that
+# progress, stop requests and checkpoints come through several times a second.
+DEFAULT_STEPS_PER_EXECUTION = 32
+_MAX_LISTED = 8
+
+
+def batch_shares(samples: int, replicas: int) -> tuple[int, ...]:
+    """Return the samples of each replica: contiguous shares, the first ``samples % replicas`` one larger."""
+    base, extra = divmod(samples, replicas)
+    return tuple(base + (replica < extra) for replica in range(replicas))
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The sizes of one training.
+
+    Attributes:
+        global_batch: Samples of a step, over all replicas.
+        per_replica_batch: Rows that every replica computes: the global batch over the replicas, rounded up.
+        shares: Samples of each replica in a full step; they differ by one at most.
+        party: What the replicas are called: ``worker`` where each worker is one replica, else ``replica``.
+        train_samples: Training samples.
+        steps_per_epoch: Steps of an epoch.
+        steps_per_pass: Steps that see each training sample once.
+        last_batch_samples: Samples of the last global batch of a pass; none is dropped.
+        steps_per_execution: Steps that one call into TensorFlow holds.
+        validation_samples: Validation samples.
+        validation_batch: Samples of an evaluation step, over all replicas.
+        validation_steps: Evaluation steps; each validation sample counts once.
+    """
+
+    global_batch: int
+    per_replica_batch: int
+    shares: tuple[int, ...]
+    party: str
+    train_samples: int
+    steps_per_epoch: int
+    steps_per_pass: int
+    last_batch_samples: int
+    steps_per_execution: int
+    validation_samples: int
+    validation_batch: int
+    validation_steps: int
+
+    @property
+    def uneven(self) -> str | None:
+        """How a batch that does not divide is shared, or ``None``: ``64 over 3 workers: 22, 21, 21``."""
+        if len(set(self.shares)) == 1:
+            return None
+        if len(self.shares) <= _MAX_LISTED:
+            listed = ", ".join(map(str, self.shares))
+        else:
+            listed = ", ".join(f"{count} with {size}" for size, count in Counter(self.shares).items())
+        return f"{self.global_batch} over {len(self.shares)} {self.party}s: {listed}"
+
+
+def plan_batches(
+    *,
+    replicas: int,
+    party: str,
+    batch_size: int,
+    train_samples: int,
+    validation_samples: int,
+    validation_batch_size: int,
+    steps_per_epoch: int | None = None,
+    steps_per_execution: int | None = None,
+) -> BatchPlan:
+    """Work out the sizes.
+
+    Args:
+        replicas: Number of replicas.
+        party: What the replicas are called, ``worker`` or ``replica``.
+        batch_size: Global batch, in samples.
+        train_samples: Training samples.
+        validation_samples: Validation samples; 0 for none.
+        validation_batch_size: Global batch of the evaluation, in samples.
+        steps_per_epoch: Steps of an epoch; ``None`` for one pass.
+        steps_per_execution: ``None`` to choose.
+
+    Raises:
+        UsageError: Fewer samples, or a smaller global batch, than replicas.
+    """
+    parties = f"{replicas} {party}" if replicas == 1 else f"{replicas} {party}s"
+    if train_samples < replicas:
+        raise UsageError(
+            f"expected at least one training sample for each of {parties}, received {train_samples} "
+            f"{'sample' if train_samples == 1 else 'samples'}",
+            where="data.limit_train",
+            hint="train on more samples, or with fewer workers",
+        )
+    if batch_size < replicas:
+        raise UsageError(
+            f"expected a global batch of at least one sample for each of {parties}, received {batch_size}",
+            where="training.batch_size",
+            hint=f"--batch-size {replicas}",
+        )
+    steps_per_pass = -(-train_samples // batch_size)
+    steps = steps_per_epoch or steps_per_pass
+    return BatchPlan(
+        global_batch=batch_size,
+        per_replica_batch=-(-batch_size // replicas),
+        shares=batch_shares(batch_size, replicas),
+        party=party,
+        train_samples=train_samples,
+        steps_per_epoch=steps,
+        steps_per_pass=steps_per_pass,
+        last_batch_samples=train_samples - (steps_per_pass - 1) * batch_size,
+        steps_per_execution=steps_per_execution or min(DEFAULT_STEPS_PER_EXECUTION, steps),
+        validation_samples=validation_samples,
+        validation_batch=validation_batch_size,
+        validation_steps=-(-validation_samples // validation_batch_size),
+    )

@@ -1,0 +1,209 @@
+"""Scalars as the user wrote them, and the rules that make typed values of them.
+
+YAML readers disagree: by YAML 1.1 (PyYAML) ``1e-3`` is text, ``012`` is 10, ``12:30`` is 750 and ``off`` is a
+boolean; by YAML 1.2 they are 0.001, 12, text and text. Here a number is read as both versions' users mean it, and what
+the two read differently is refused with the unambiguous spelling. Which rule applies depends on the key, so a scalar
+keeps its source text until its key's type is known.
+
+Each ``read_*`` function takes a :class:`Scalar` or a plain Python value, returns the typed value, and raises
+``ValueError`` whose text says how to write the value rightly; the text may be empty where there is nothing to add.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+Style = Literal["plain", "quoted", "shell"]
+
+_TRUE = ("yes", "on", "true")
+_FALSE = ("no", "off", "false")
+_BOOLEANS = {form: word in _TRUE for word in (*_TRUE, *_FALSE) for form in (word, word.capitalize(), word.upper())}
+_NULLS = ("", "~", "null", "Null", "NULL")
+
+_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
+_HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
+_NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_NOT_FINITE = re.compile(r"[-+]?\.?(?:inf|nan|infinity)", re.ASCII | re.IGNORECASE)
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-9]+)+(?:\.[0-9]*)?", re.ASCII)
+_UNDERSCORES = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+", re.ASCII)
+_LEADING_ZERO = re.compile(r"([-+]?)0+([0-9][0-9.]*(?:[eE][-+]?[0-9]+)?)", re.ASCII)
+_OTHER_BASE = re.compile(r"[-+]?0[obx][0-9a-f_]+", re.ASCII | re.IGNORECASE)
+
+# Beyond this a float no longer holds every integer, so `1e17` would not name one count.
+_LARGEST_INTEGER = 2**53
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """One scalar, unread.
+
+    Args:
+        text: The source text, without quotes.
+        style: ``plain`` as in a YAML file without quotes, ``quoted``, or ``shell`` for a command-line flag, where the
+            shell has taken the quotes off: text keys then take the text as it stands.
+        line: Line in the file, from 1; 0 outside a file.
+    """
+
+    text: str
+    style: Style = "plain"
+    line: int = field(default=0, compare=False)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the scalar says "no value"; an empty flag does not, as it is most often an unset shell variable."""
+        if self.style == "shell":
+            return self.text == "null"
+        return self.style == "plain" and self.text in _NULLS
+
+    @property
+    def boolean(self) -> bool | None:
+        """The boolean that YAML 1.1 reads in the text, ``None`` where it reads none."""
+        return None if self.style == "quoted" else _BOOLEANS.get(self.text)
+
+
+def shown(value: object) -> str:
+    """Return a received value as an error shows it: short, on one line, quoted where the user quoted it."""
+    if isinstance(value, Scalar):
+        if value.is_null:
+            return "null" if value.text else "nothing"
+        text = _printable(value.text)
+        quoted = value.style == "quoted" or not text or text != text.strip()
+        return f"'{text}'" if quoted else text
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, (list, tuple)):
+        return f"a list of {len(value)}" if value else "an empty list"
+    return _printable(str(value))
+
+
+def _printable(text: str, longest: int = 60) -> str:
+    cut = text if len(text) <= longest else text[: longest - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in cut)
+
+
+def number_hint(scalar: Scalar) -> str:
+    """Return how to write the scalar as a number; empty where the text does not look like one."""
+    text = scalar.text
+    if scalar.style == "quoted":
+        return "remove the quotes" if _NUMBER.fullmatch(text) else ""
+    if scalar.boolean is not None:
+        return "" if scalar.style == "shell" else f"YAML reads {text} as a boolean; write a number"
+    if _NOT_FINITE.fullmatch(text):
+        return "write a finite number"
+    if _BASE_60.fullmatch(text):
+        return f"YAML 1.1 reads {text} in base 60; write one decimal number"
+    if "_" in text and _UNDERSCORES.fullmatch(text):
+        return f"write {text.replace('_', '')}"
+    if _THOUSANDS.fullmatch(text):
+        return f"write {text.replace(',', '')}"
+    if _DECIMAL_COMMA.fullmatch(text):
+        return f"write {text.replace(',', '.')}"
+    if zero := _LEADING_ZERO.fullmatch(text):
+        return f"YAML 1.1 reads a leading zero as octal; write {zero[1]}{zero[2]}"
+    if _OTHER_BASE.fullmatch(text):
+        return "write a decimal number"
+    return ""
+
+
+def read_int(value: object) -> int:
+    """Read a whole number: ``64``, ``64.0`` and ``1e2`` count, ``64.5``, ``true`` and ``'64'`` do not."""
+    if isinstance(value, Scalar) and value.style != "quoted" and _HEXADECIMAL.fullmatch(value.text):
+        return int(value.text, 16)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    number = read_number(value)
+    if not number.is_integer():
+        raise ValueError("write a whole number")
+    if abs(number) > _LARGEST_INTEGER:
+        raise ValueError("write a smaller number")
+    # Text of digits goes through int: it loses nothing there, and the float only served to bound its size.
+    return int(value.text) if isinstance(value, Scalar) and _INTEGER.fullmatch(value.text) else int(number)
+
+
+def read_number(value: object) -> float:
+    """Read a finite number: any decimal notation, with or without a dot before the exponent."""
+    if isinstance(value, Scalar):
+        if value.style == "quoted" or not _NUMBER.fullmatch(value.text):
+            raise ValueError(number_hint(value))
+        number = float(value.text)
+    elif isinstance(value, (int, float)) and not isinstance(value, bool):
+        try:
+            number = float(value)
+        except OverflowError:
+            number = math.inf
+    else:
+        raise ValueError("")
+    if not math.isfinite(number):
+        raise ValueError("write a finite number")
+    return number
+
+
+def read_bool(value: object) -> bool:
+    """Read a boolean: the words of YAML 1.1, unquoted. ``0``, ``1`` and quoted words are refused."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, Scalar):
+        if value.boolean is not None:
+            return value.boolean
+        if value.text in _BOOLEANS:
+            raise ValueError("remove the quotes")
+        if value.text in ("0", "1"):
+            raise ValueError(f"write {'yes' if value.text == '1' else 'no'}")
+    raise ValueError("")
+
+
+def read_text(value: object) -> str:
+    """Read text. A plain number keeps its spelling (``3.10`` stays ``3.10``); a plain boolean is refused."""
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, Scalar) and not value.is_null:
+        if value.style == "plain" and value.boolean is not None:
+            raise ValueError(boolean_hint(value))
+        text = value.text
+    else:
+        raise ValueError("")
+    if not text.strip() or "\0" in text:
+        raise ValueError("")
+    return text
+
+
+def boolean_hint(scalar: Scalar) -> str:
+    """Return what to tell a user whose word YAML takes for a boolean."""
+    return f'YAML reads {scalar.text} as a boolean; quote it ("{scalar.text}") if it is meant as text'
+
+
+def read_word(value: object) -> str:
+    """Read one word of a fixed choice. ``on`` and ``off`` keep their text here, as a choice may offer them."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Scalar):
+        return value.text.lower() if value.style == "plain" and value.boolean is not None else value.text
+    raise ValueError("")
+
+
+def read_path(value: object) -> Path:
+    """Read a path; a leading ``~`` stands for the home directory."""
+    text = str(value) if isinstance(value, Path) else read_text(value)
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError("no such user: write the directory in full") from None
+
+
+def read_list(value: object) -> tuple[object, ...]:
+    """Read a list, whose items are still to be read."""
+    if isinstance(value, (list, tuple)):
+        return tuple(value)
+    if isinstance(value, Scalar) and not value.is_null and value.style != "quoted":
+        raise ValueError(f"write [{', '.join(part.strip() for part in value.text.split(',') if part.strip())}]")
+    raise ValueError("")

@@ -1,0 +1,173 @@
+"""The arrays of a data set, and the checks that make them fit for training.
+
+Legend: n samples of one split, … the dimensions of one image (or of any dense input).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tfmp.errors import UsageError
+
+IMAGE_DTYPES = ("uint8", "float16", "float32", "float64")
+_SCAN_ELEMENTS = 1 << 20  # bounds the temporary memory of the finiteness check
+
+
+@dataclass(frozen=True)
+class SplitArrays:
+    """One split.
+
+    Attributes:
+        images: [n, …], uint8 (0 to 255) or a float type, as the source has it: not scaled.
+        labels: [n], int32, 0 to classes - 1.
+    """
+
+    images: NDArray[Any]
+    labels: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True)
+class DatasetArrays:
+    """A checked data set: both splits agree in image shape and type, and every label is below ``classes``."""
+
+    name: str
+    train: SplitArrays
+    validation: SplitArrays
+    classes: int
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape of one image, without the sample dimension."""
+        return tuple(self.train.images.shape[1:])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the images' elements."""
+        return self.train.images.dtype
+
+
+@dataclass(frozen=True)
+class RawSplit:
+    """Arrays as read, each with the words that name it in an error (a file, or a key in a file)."""
+
+    images: NDArray[Any]
+    labels: NDArray[Any]
+    images_where: str
+    labels_where: str
+
+
+def build_dataset(name: str, train: RawSplit, validation: RawSplit, classes: int | None) -> DatasetArrays:
+    """Check two splits and give them their final form.
+
+    Args:
+        name: Name of the data set, for messages and reports.
+        train: Images [n, …] and labels [n] or [n, 1].
+        validation: The same for the validation split; its n may differ.
+        classes: Number of classes; ``None`` takes the largest label of both splits plus one.
+
+    Returns:
+        C-contiguous arrays in the machine's byte order, labels as int32.
+
+    Raises:
+        UsageError: Naming the array, and the sample where there is one, for: an unsupported type, no samples, counts
+            that differ, a NaN or an infinity, a label out of range, splits that do not match.
+    """
+    train_images, train_labels = _check_split(train)
+    validation_images, validation_labels = _check_split(validation)
+    if train_images.shape[1:] != validation_images.shape[1:] or train_images.dtype != validation_images.dtype:
+        raise UsageError(
+            f"expected validation images like the training images ({_describe(train_images)}), "
+            f"received {_describe(validation_images)}",
+            where=validation.images_where,
+        )
+    if classes is None:
+        classes = int(max(train_labels.max(), validation_labels.max())) + 1
+    if classes > np.iinfo(np.int32).max:
+        raise UsageError(f"expected labels below 2,147,483,647, received {classes - 1:,}", where=train.labels_where)
+    return DatasetArrays(
+        name,
+        SplitArrays(train_images, _check_range(train_labels, classes, train.labels_where)),
+        SplitArrays(validation_images, _check_range(validation_labels, classes, validation.labels_where)),
+        classes,
+    )
+
+
+def _check_split(split: RawSplit) -> tuple[NDArray[Any], NDArray[Any]]:
+    images = _check_images(split.images, split.images_where)
+    labels = _check_labels(split.labels, split.labels_where)
+    if len(images) != len(labels):
+        raise UsageError(
+            f"expected one label an image, received {len(images):,} images and {len(labels):,} labels",
+            where=split.labels_where,
+        )
+    return images, labels
+
+
+def _check_images(images: NDArray[Any], where: str) -> NDArray[Any]:
+    if images.dtype.name not in IMAGE_DTYPES:
+        raise UsageError(
+            f"expected images of type {', '.join(IMAGE_DTYPES)}, received {images.dtype.name}",
+            where=where,
+            hint="convert them, for example images.astype('float32')",
+        )
+    if images.ndim < 2 or 0 in images.shape[1:]:
+        raise UsageError(f"expected images of shape [n, ...], received shape {list(images.shape)}", where=where)
+    if len(images) == 0:
+        raise UsageError("expected at least 1 sample, received 0", where=where)
+    native = np.ascontiguousarray(images, dtype=images.dtype.newbyteorder("="))
+    if native.dtype.kind == "f":
+        _check_finite(native, where)
+    return native
+
+
+def _check_finite(images: NDArray[Any], where: str) -> None:
+    samples = max(1, _SCAN_ELEMENTS // (images.size // len(images)))
+    for start in range(0, len(images), samples):
+        block = images[start : start + samples].reshape(min(samples, len(images) - start), -1)
+        bad = ~np.isfinite(block)
+        if bad.any():
+            row, column = np.argwhere(bad)[0]
+            raise UsageError(
+                f"expected finite pixels, received {block[row, column]} in sample {start + int(row)}", where=where
+            )
+
+
+def _check_labels(labels: NDArray[Any], where: str) -> NDArray[Any]:
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if labels.ndim != 1:
+        one_hot = labels.ndim == 2
+        raise UsageError(
+            f"expected labels of shape [n], received shape {list(labels.shape)}",
+            where=where,
+            hint="turn one-hot rows into class numbers: labels.argmax(axis=1)" if one_hot else None,
+        )
+    if labels.dtype.kind not in "iu":
+        raise UsageError(f"expected labels of an integer type, received {labels.dtype.name}", where=where)
+    if len(labels) == 0:
+        raise UsageError("expected at least 1 sample, received 0", where=where)
+    return labels
+
+
+def _check_range(labels: NDArray[Any], classes: int, where: str) -> NDArray[np.int32]:
+    # Compared in the labels' own type: converting first would wrap a large label into the allowed range.
+    bad = (labels < 0) | (labels > classes - 1) if labels.dtype.kind == "i" else labels > classes - 1
+    if bad.any():
+        index = int(bad.argmax())
+        raise UsageError(
+            f"expected labels in 0..{classes - 1}, received {labels[index]} at index {index}",
+            where=where,
+            hint="correct the label, or set data.classes",
+        )
+    return np.ascontiguousarray(labels, dtype=np.int32)
+
+
+def _describe(images: NDArray[Any]) -> str:
+    return f"shape {list(images.shape[1:])}, {images.dtype.name}"

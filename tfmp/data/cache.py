@@ -1,0 +1,163 @@
+"""The machine's decoded copy of a data set: made once, mapped by every worker of every run.
+
+One lock serves the whole cache folder. Whoever holds it is the only maker, so every temporary file it finds belongs
+to a maker that died.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from tfmp.data.entry import (
+    FORMAT_VERSION,
+    CachedDataset,
+    DamagedEntryError,
+    DatasetHeader,
+    load_entry,
+    open_cached,
+    remove_temporaries,
+    write_entry,
+)
+from tfmp.data.sources import DataSettings, PathText, find_source
+from tfmp.errors import TfmpError
+
+__all__ = ["CachedDataset", "DatasetHeader", "cache_directory", "open_cached", "prepare"]
+
+CACHE_VARIABLE = "TFMP_CACHE_DIR"
+_LOCK_TIMEOUT_S = 600.0
+
+
+def _ignore(_: str) -> None:
+    """Take a notice and say nothing."""
+
+
+def cache_directory(cache_dir: PathText | None, environ: Mapping[str, str] | None = None) -> Path:
+    """Return the cache folder: ``cache_dir``, else ``TFMP_CACHE_DIR``, else the user's cache folder.
+
+    Args:
+        cache_dir: ``data.cache_dir`` of the configuration.
+        environ: The environment; ``None`` means the process's own. An empty variable counts as unset.
+    """
+    chosen = cache_dir or (os.environ if environ is None else environ).get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    from platformdirs import user_cache_dir
+
+    return Path(user_cache_dir("tfmp", appauthor=False))
+
+
+def prepare(
+    data: DataSettings,
+    notice: Callable[[str], None] = _ignore,
+    *,
+    environ: Mapping[str, str] | None = None,
+    verify: bool = True,
+    lock_timeout_s: float = _LOCK_TIMEOUT_S,
+) -> CachedDataset:
+    """Make sure that the decoded data set lies on this machine (what the launcher calls, before any worker starts).
+
+    Args:
+        data: The configuration's ``data`` section.
+        notice: Called with one line for what the user should know: a damaged entry that is rebuilt, a folder that
+            cannot be used, a wait for another process.
+        environ: The environment; ``None`` means the process's own.
+        verify: Compare the checksum of an existing entry (0.1 s for MNIST), not only its size.
+        lock_timeout_s: How long to wait for another process that is preparing a data set, in seconds.
+
+    Returns:
+        The entry. Where the cache folder cannot be used it lies in a private temporary folder that is removed when
+        this process exits.
+
+    Raises:
+        UsageError: The source is missing, damaged, or does not fit (found before anything is written).
+        TfmpError: There is no place at all to write it to.
+    """
+    source = find_source(data)
+    stem = f"{source.name}-v{FORMAT_VERSION}-{source.key[:32]}"
+    directory = cache_directory(data.cache_dir, environ)
+    path = directory / f"{stem}.json"
+    found = _look_up(path, verify=verify)
+    if isinstance(found, CachedDataset):
+        return found
+    decode = lru_cache(maxsize=1)(source.load)
+    try:
+        with _locked(directory, notice, lock_timeout_s):
+            found = _look_up(path, verify=verify)
+            if isinstance(found, CachedDataset):
+                return found
+            if found:
+                notice(f"cache entry {path} is damaged ({found}): rebuilding it")
+            remove_temporaries(directory)
+            return write_entry(directory, stem, decode())
+    except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
+        reason = getattr(error, "strerror", None) or error
+        notice(f"cache folder {directory} cannot be used ({reason}): using a private temporary folder for this run")
+    private = _private_directory()
+    try:
+        return write_entry(private, stem, decode())
+    except OSError as error:
+        shutil.rmtree(private, ignore_errors=True)
+        raise TfmpError(
+            f"cannot write the decoded data set: {error.strerror or error}",
+            where=str(private),
+            hint=f"free some space, or set {CACHE_VARIABLE} to a folder on another disk",
+        ) from None
+
+
+def _look_up(path: Path, *, verify: bool) -> CachedDataset | str | None:
+    """Return the entry, or the reason why it is unusable, or ``None`` if there is none."""
+    try:
+        return load_entry(path, verify=verify)
+    except FileNotFoundError:
+        return None
+    except DamagedEntryError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+@contextmanager
+def _locked(directory: Path, notice: Callable[[str], None], timeout_s: float) -> Iterator[None]:
+    # Imported late: needed only where an entry is made, and it brings asyncio along.
+    from filelock import FileLock, Timeout
+
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / "cache.lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        notice(f"another process is preparing a data set in {directory}: waiting for it")
+        try:
+            lock.acquire(timeout=timeout_s)
+        except Timeout:
+            raise OSError(f"still locked by another process after {timeout_s:g} s") from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _private_directory() -> Path:
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="tfmp-data-"))
+    except OSError as error:
+        raise TfmpError(
+            f"cannot make a temporary folder for the data set: {error.strerror or error}",
+            where=tempfile.gettempdir() if tempfile.tempdir else "temporary folder",
+            hint=f"set {CACHE_VARIABLE} or TMPDIR to a folder that can be written",
+        ) from None
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # a forked child inherits this hook, not the folder
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return directory

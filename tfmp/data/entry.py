@@ -1,0 +1,296 @@
+"""One entry of the data cache: a file of raw arrays, and a JSON header that says what is where.
+
+The header is written last and by rename, so an entry either exists whole or not at all. Every array starts at a
+multiple of 4096 bytes: it can be mapped on its own, and consumers that want aligned memory take it without a copy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tfmp.errors import TfmpError
+
+if TYPE_CHECKING:
+    from tfmp.data.arrays import DatasetArrays
+
+FORMAT_VERSION = 1
+ALIGNMENT_BYTES = 4096
+ARRAY_NAMES = ("train_images", "train_labels", "validation_images", "validation_labels")
+_CHUNK_BYTES = 1 << 20
+_ORDER = "<" if sys.byteorder == "little" else ">"
+# numpy's type strings, so that a header can be checked without numpy.
+_ITEM_BYTES = {"|u1": 1, f"{_ORDER}f2": 2, f"{_ORDER}f4": 4, f"{_ORDER}f8": 8, f"{_ORDER}i4": 4}
+
+
+class DamagedEntryError(Exception):
+    """An entry that does not hold what its header says; the message is the reason, for a notice."""
+
+
+@dataclass(frozen=True)
+class ArrayLayout:
+    """One array inside the data file: numpy type string, shape, offset."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset_bytes: int
+
+    @property
+    def end_bytes(self) -> int:
+        """Offset just behind the array."""
+        return self.offset_bytes + math.prod(self.shape) * _ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class DatasetHeader:
+    """What a prepared data set holds; readable without numpy.
+
+    Attributes:
+        name: ``mnist``, ``idx`` or ``npz``.
+        classes: Number of classes.
+        data_file: Name of the data file, beside the header.
+        data_bytes: Its size.
+        data_sha256: Its SHA-256 (hex).
+        arrays: Layout by array name (:data:`ARRAY_NAMES`).
+    """
+
+    name: str
+    classes: int
+    data_file: str
+    data_bytes: int
+    data_sha256: str
+    arrays: Mapping[str, ArrayLayout]
+
+    @property
+    def train_samples(self) -> int:
+        """Number of training samples."""
+        return self.arrays["train_images"].shape[0]
+
+    @property
+    def validation_samples(self) -> int:
+        """Number of validation samples."""
+        return self.arrays["validation_images"].shape[0]
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """Shape of one image, without the sample dimension."""
+        return self.arrays["train_images"].shape[1:]
+
+    def to_json(self) -> str:
+        """Return the header file's text."""
+        return json.dumps({"format": FORMAT_VERSION, **asdict(self)}, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> DatasetHeader:
+        """Parse and check a header file's text.
+
+        Raises:
+            DamagedEntryError: It is not a header of this format, or an array lies outside the data file.
+        """
+        try:
+            raw = json.loads(text)
+            if raw.pop("format") != FORMAT_VERSION:
+                raise DamagedEntryError("its header has another format")
+            layouts = raw.pop("arrays")
+            arrays = {
+                name: ArrayLayout(layouts[name]["dtype"], tuple(layouts[name]["shape"]), layouts[name]["offset_bytes"])
+                for name in ARRAY_NAMES
+            }
+            header = cls(arrays=arrays, **raw)
+            sound = _is_sound(header)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError, RecursionError):
+            sound = False
+        if not sound:
+            raise DamagedEntryError("its header is damaged")
+        return header
+
+
+@dataclass(frozen=True)
+class CachedDataset:
+    """A prepared data set on this machine. Workers need only ``path`` (see :func:`open_cached`)."""
+
+    path: Path
+    header: DatasetHeader
+
+    @property
+    def data_path(self) -> Path:
+        """The file of raw arrays."""
+        return self.path.with_name(self.header.data_file)
+
+    def open(self) -> DatasetArrays:
+        """Map the arrays into memory, copy-on-write.
+
+        Pages are shared by all processes of the machine as long as nobody writes to them; a write makes a private
+        copy of the page and never reaches the file. Writable, because consumers such as DLPack refuse read-only
+        memory.
+
+        Raises:
+            OSError: The data file cannot be opened.
+        """
+        import numpy as np
+
+        from tfmp.data.arrays import DatasetArrays, SplitArrays
+
+        def mapped(name: str) -> Any:
+            layout = self.header.arrays[name]
+            array = np.memmap(
+                self.data_path, dtype=layout.dtype, mode="c", offset=layout.offset_bytes, shape=layout.shape
+            )
+            return array.view(np.ndarray)
+
+        images, labels, validation_images, validation_labels = (mapped(name) for name in ARRAY_NAMES)
+        return DatasetArrays(
+            self.header.name,
+            SplitArrays(images, labels),
+            SplitArrays(validation_images, validation_labels),
+            self.header.classes,
+        )
+
+
+def load_entry(path: Path, *, verify: bool) -> CachedDataset:
+    """Read an entry's header and check its data file.
+
+    Args:
+        path: The header file.
+        verify: Also compare the data file's SHA-256; its size is always compared.
+
+    Raises:
+        FileNotFoundError: There is no header.
+        DamagedEntryError: Header and data file do not fit.
+        OSError: The header cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DamagedEntryError("its header is damaged") from None
+    entry = CachedDataset(path, DatasetHeader.from_json(text))
+    expected = entry.header.data_bytes
+    try:
+        with entry.data_path.open("rb") as file:
+            received = os.fstat(file.fileno()).st_size
+            if received != expected:
+                raise DamagedEntryError(f"expected {expected:,} bytes in {entry.data_path.name}, received {received:,}")
+            if verify and _sha256(file) != entry.header.data_sha256:
+                raise DamagedEntryError(f"the checksum of {entry.data_path.name} does not match")
+    except OSError as error:
+        raise DamagedEntryError(f"{entry.data_path.name}: {error.strerror or error}") from None
+    return entry
+
+
+def open_cached(path: str | os.PathLike[str]) -> DatasetArrays:
+    """Open a data set that the launcher prepared (what a worker calls).
+
+    Args:
+        path: The header file: ``str(CachedDataset.path)``.
+
+    Returns:
+        Arrays mapped copy-on-write: see :meth:`CachedDataset.open`.
+
+    Raises:
+        TfmpError: The entry has gone or been damaged since it was prepared.
+    """
+    try:
+        return load_entry(Path(path), verify=False).open()
+    except (DamagedEntryError, OSError) as error:
+        reason = error.strerror or error if isinstance(error, OSError) else error
+        raise TfmpError(
+            f"the prepared data set cannot be opened: {reason}",
+            where=str(path),
+            hint="start the run again: the launcher prepares it anew",
+        ) from None
+
+
+def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDataset:
+    """Write an entry: temporary file, fsync, rename, data first and header last.
+
+    Args:
+        directory: Existing folder; the caller holds its lock.
+        stem: File name without ending.
+        dataset: Checked arrays.
+
+    Raises:
+        OSError: It cannot be written; nothing of this attempt is left behind.
+    """
+    arrays = dict(
+        zip(
+            ARRAY_NAMES,
+            (dataset.train.images, dataset.train.labels, dataset.validation.images, dataset.validation.labels),
+            strict=True,
+        )
+    )
+    layouts: dict[str, ArrayLayout] = {}
+    digest = hashlib.sha256()
+    data_path = directory / f"{stem}.bin"
+    position = 0
+    with _replacing(data_path) as file:
+        for name, array in arrays.items():
+            padding = bytes(-position % ALIGNMENT_BYTES)
+            layouts[name] = ArrayLayout(array.dtype.str, tuple(array.shape), position + len(padding))
+            for part in (memoryview(padding), array.reshape(-1).view("u1").data):
+                for start in range(0, len(part), _CHUNK_BYTES):
+                    chunk = part[start : start + _CHUNK_BYTES]
+                    digest.update(chunk)
+                    file.write(chunk)
+            position = layouts[name].end_bytes
+    header = DatasetHeader(dataset.name, dataset.classes, data_path.name, position, digest.hexdigest(), layouts)
+    path = directory / f"{stem}.json"
+    with _replacing(path) as file:
+        file.write(header.to_json().encode())
+    return CachedDataset(path, header)
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Remove what killed makers left. Right only under the folder's lock: then no maker is alive."""
+    for path in directory.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    # os.open, not tempfile: the umask decides who may read, so that a shared cache folder works.
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _sha256(file: IO[bytes]) -> str:
+    digest = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _is_sound(header: DatasetHeader) -> bool:
+    whole = (header.classes, header.data_bytes)
+    texts = (header.name, header.data_file, header.data_sha256)
+    numbers = (*whole, *(n for a in header.arrays.values() for n in (a.offset_bytes, *a.shape)))
+    return (
+        all(type(number) is int and number >= 0 for number in numbers)
+        and all(isinstance(text, str) for text in texts)
+        and header.data_file == Path(header.data_file).name
+        and all(layout.end_bytes <= header.data_bytes for layout in header.arrays.values())
+        and all(layout.offset_bytes % ALIGNMENT_BYTES == 0 for layout in header.arrays.values())
+        and all(math.prod(layout.shape) > 0 for layout in header.arrays.values())
+    )
