@@ -25,7 +25,9 @@ class TfmpError(Exception):
 
     exit_code = EXIT_FAILED
 
-    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None, exit_code: int | None = None) -> None:
+    def __init__(
+        self, what: str, *, where: str | None = None, hint: str | None = None, exit_code: int | None = None
+    ) -> None:
         super().__init__(what)
         self.what = what
         self.where = where

@@ -19,9 +19,24 @@ Exit codes: 0 when all ended well; otherwise the code of the worker that failed 
 
 @click.command("launch", epilog=_EPILOG, context_settings={"ignore_unknown_options": False})
 @click.option("-n", "--workers", type=click.IntRange(1, 64), required=True, metavar="N", help="Number of workers.")
-@click.option("--base-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of worker 0  [default: free ports]")
-@click.option("--log-dir", type=click.Path(path_type=Path, file_okay=False), metavar="DIR", help="Keep each worker's output there.")
-@click.option("--grace-period", "grace_period_s", type=click.FloatRange(0), default=10.0, metavar="SECONDS", show_default=True, help="From the request to stop to SIGKILL.")
+@click.option(
+    "--base-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of worker 0  [default: free ports]"
+)
+@click.option(
+    "--log-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="Keep each worker's output there.",
+)
+@click.option(
+    "--grace-period",
+    "grace_period_s",
+    type=click.FloatRange(0),
+    default=10.0,
+    metavar="SECONDS",
+    show_default=True,
+    help="From the request to stop to SIGKILL.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what the workers print.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of tfmp itself.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -54,8 +54,8 @@ def bridge(
     """Make ``fit`` and ``evaluate`` of a compiled Keras model right under a ``tf.distribute`` strategy.
 
     What N replicas then compute is what one process would with the same global batches: gradients are weighted by
-    samples (short and uneven batches included), summed over all replicas before they are clipped, and applied once; loss
-    and metrics in logs and callbacks are those of all replicas, equal on every worker.
+    samples (short and uneven batches included), summed over all replicas before they are clipped, and applied once;
+    loss and metrics in logs and callbacks are those of all replicas, equal on every worker.
 
     A plain ``tf.data.Dataset`` given to ``fit`` must hold *global* batches: ``tf.distribute`` splits each over the
     replicas. A data set that is already one worker's share goes through
@@ -64,7 +64,7 @@ def bridge(
 
     Args:
         model: A compiled Keras model, built under ``strategy.scope()``.
-        feed: Internal to tfmp: where batches of ``fit`` are gathered inside the step. ``None``: the data set holds them.
+        feed: Where batches of ``fit`` are gathered inside the step, as tfmp does. ``None``: the data set holds them.
         validation_feed: The same for ``evaluate``.
         jit_compile: Compile forward and backward (not the exchange) with XLA.
 
@@ -194,7 +194,7 @@ class _Bridge:
         """A function of the iterator that runs up to ``steps_per_execution`` steps.
 
         It returns the number of steps done, each step's loss (float64 [K]; training: over the global batch), each
-        step's samples (float64 [K]) and the metric state of all replicas (float64, with the sum of loss times samples last).
+        step's samples (float64 [K]) and the metric state of all replicas (float64; the sum of loss times samples last).
         """
         strategy, model = self.strategy, self.model
         replicas = strategy.num_replicas_in_sync

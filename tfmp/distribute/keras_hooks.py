@@ -1,8 +1,8 @@
 """Every private hook of TensorFlow and Keras that tfmp touches, in one place, guarded by a version check.
 
 Why they are needed: since Keras 3 (TensorFlow 2.16), ``fit`` under ``MultiWorkerMirroredStrategy`` with more than one
-worker fails. ``Trainer._maybe_symbolic_build`` reduces a whole batch of ``PerReplica`` values across the workers just to
-learn its shapes, and ``reduce_per_replica("auto")`` then calls ``strategy.reduce(MEAN, axis=0)`` on scalars
+worker fails. ``Trainer._maybe_symbolic_build`` reduces a whole batch of ``PerReplica`` values across the workers just
+to learn its shapes, and ``reduce_per_replica("auto")`` then calls ``strategy.reduce(MEAN, axis=0)`` on scalars
 (keras-team/keras #20585, tensorflow/tensorflow #72388). ``tests/train/test_upstream.py`` fails on the day when stock
 Keras works, so that this module can go.
 """

@@ -1,7 +1,7 @@
 """What workers must read together: metric state, variables whose value is spread over replicas, random state.
 
-Under MultiWorkerMirroredStrategy, reading a variable that is synchronised on read is a collective operation: done by one
-worker alone (the chief, while saving) it waits for ever; done for each metric it costs 4.5 ms each over gRPC.
+Under MultiWorkerMirroredStrategy, reading a variable that is synchronised on read is a collective operation: done by
+one worker alone (the chief, while saving) it waits for ever; done for each metric it costs 4.5 ms each over gRPC.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Dimension letters: R replicas over all workers, P rows a replica holds (its shar
 static size where the feed says so), n_local the real ones among them, n_global the real samples of the global batch.
 
 The loss of the step is the mean over the *global* batch, so a replica's loss is weighted by its number of real
-samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (see ``loss_scale``), and the sum over replicas is
-the mean over the global batch, whatever the shares are. (Keras's own step averages the replicas' means: wrong as soon as
-shares differ, and NaN where one is empty.)
+samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (see ``loss_scale``), and the sum over
+replicas is the mean over the global batch, whatever the shares are. (Keras's own step averages the replicas' means:
+wrong as soon as shares differ, and NaN where one is empty.)
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class ReplicaStep:
         self._update_metrics(x, y, y_pred, sample_weight, n_local)
         return tf.cast(loss, tf.float64), n_global
 
-    def evaluate(self, batch: Any, n_local: tf.Tensor | None, n_global: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
+    def evaluate(
+        self, batch: Any, n_local: tf.Tensor | None, n_global: tf.Tensor | None
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run one evaluation step.
 
         Returns:
@@ -140,9 +142,7 @@ class ReplicaStep:
 
         # Metrics see the real rows only, so that those without sample weights are exact too. A replica may have none.
         if tf.greater(n_local, 0):
-            model.compute_metrics(
-                real_rows(x), real_rows(y), real_rows(y_pred), sample_weight=real_rows(sample_weight)
-            )
+            model.compute_metrics(real_rows(x), real_rows(y), real_rows(y_pred), sample_weight=real_rows(sample_weight))
 
 
 def sum_over_replicas(tensors: Sequence[Any], replicas: int) -> list[Any]:

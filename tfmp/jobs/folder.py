@@ -63,7 +63,8 @@ def _claim(folder: Path, config_yaml: str) -> bool:
     except FileExistsError:
         if target.exists():
             return False
-        raise UsageError("expected a folder, found a file", where=str(folder), hint="choose another --run-dir") from None
+        hint = "choose another --run-dir"
+        raise UsageError("expected a folder, found a file", where=str(folder), hint=hint) from None
     except OSError as error:
         raise UsageError(
             f"the run folder cannot be written: {error.strerror}", where=str(folder), hint="choose another --run-dir"

@@ -43,7 +43,10 @@ def launch(
     pins = cpu_sets(machine.cores, workers, machine.cpus)
     if crowded := oversubscribed(machine.cores, workers):
         print(f"warning: {crowded}", file=sys.stderr, flush=True)
-    with hold_ports(workers + 1, base_port, _HOST) as held, tempfile.TemporaryDirectory(prefix="tfmp-launch-") as scratch:
+    with (
+        hold_ports(workers + 1, base_port, _HOST) as held,
+        tempfile.TemporaryDirectory(prefix="tfmp-launch-") as scratch,
+    ):
         *ports, master_port = held.ports
         cluster = ClusterSpec.local(_HOST, ports)
         logs = log_dir or Path(scratch)

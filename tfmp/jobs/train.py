@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
-
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -277,5 +276,3 @@ def _quiet(text: str) -> None:
 
 def _complain(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-

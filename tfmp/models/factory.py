@@ -45,7 +45,7 @@ def load_function(reference: str, key: str) -> Callable[..., Any]:
             f"expected a function {name!r} in {module_name}, found {', '.join(found) or 'no function'}",
             where=f"{key}: {reference}",
         )
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def build_from_factory(reference: str, input_shape: tuple[int, ...], classes: int) -> Any:

@@ -1,6 +1,6 @@
 """What happens beside the training loop: progress told to the launcher, checkpoints, TensorBoard files.
 
-Logs are equal on all workers (see :mod:`tfmp.distribute`), so what a callback decides from them is decided alike everywhere.
+Logs are equal on all workers (see :mod:`tfmp.distribute`), so that what a callback decides from them is decided alike.
 """
 
 from __future__ import annotations
