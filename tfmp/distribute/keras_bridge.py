@@ -214,45 +214,51 @@ class _Bridge:
         def exchange(local_loss_sum: tf.Tensor) -> tf.Tensor:
             return summed_state(metric_variables, tf.reshape(local_loss_sum, [1]), replicas)
 
+        def start() -> Any:
+            none = tf.zeros([steps_per_execution], tf.float64)
+            return tf.constant(0), tf.constant(True), none, none, strategy.run(lambda: tf.zeros([], tf.float64))
+
+        def count(k: Any, losses: Any, samples: Any, loss_sums: Any, outcome: Any) -> Any:
+            loss, n_global = outcome
+            first_loss = first_local(strategy, loss)
+            loss_sums = strategy.run(_add_weighted, args=(loss_sums, loss, n_global))
+            samples = _write(samples, k, first_local(strategy, n_global))
+            finite = tf.math.is_finite(first_loss) if training else tf.constant(True)
+            return k + 1, finite, _write(losses, k, first_loss), samples, loss_sums
+
+        def end(k: Any, losses: Any, samples: Any, loss_sums: Any) -> Any:
+            return k, losses, samples, first_local(strategy, strategy.run(exchange, args=(loss_sums,)))
+
         def run_block(iterator: Any) -> Any:
+            k, finite, losses, samples, loss_sums = start()
             block = iterator.get_next()
-            steps = first_local(strategy, block["steps"])
-            losses = tf.zeros([steps_per_execution], tf.float64)
-            samples = tf.zeros([steps_per_execution], tf.float64)
-            loss_sums = strategy.run(lambda: tf.zeros([], tf.float64))
-            k, finite = tf.constant(0), tf.constant(True)
-            while k < steps and finite:
-                loss, n_global = strategy.run(step_of_block, args=(block, k))
-                loss_sums = strategy.run(_add_weighted, args=(loss_sums, loss, n_global))
-                losses = _write(losses, k, first_local(strategy, loss))
-                samples = _write(samples, k, first_local(strategy, n_global))
-                if training:
-                    finite = tf.math.is_finite(losses[k])
-                k += 1
-            state = strategy.run(exchange, args=(loss_sums,))
-            return k, losses, samples, first_local(strategy, state)
+            while k < first_local(strategy, block["steps"]) and finite:
+                outcome = strategy.run(step_of_block, args=(block, k))
+                k, finite, losses, samples, loss_sums = count(k, losses, samples, loss_sums, outcome)
+            return end(k, losses, samples, loss_sums)
 
         def run_batches(iterator: Any) -> Any:
-            losses = tf.zeros([steps_per_execution], tf.float64)
-            samples = tf.zeros([steps_per_execution], tf.float64)
-            loss_sums = strategy.run(lambda: tf.zeros([], tf.float64))
-            k, finite = tf.constant(0), tf.constant(True)
+            k, finite, losses, samples, loss_sums = start()
             while k < steps_per_execution and finite:
                 batch = iterator.get_next_as_optional()
                 if not batch.has_value():
                     break
-                loss, n_global = strategy.run(step_of_batch, args=(batch.get_value(),))
-                loss_sums = strategy.run(_add_weighted, args=(loss_sums, loss, n_global))
-                losses = _write(losses, k, first_local(strategy, loss))
-                samples = _write(samples, k, first_local(strategy, n_global))
-                if training:
-                    finite = tf.math.is_finite(losses[k])
-                k += 1
-            state = strategy.run(exchange, args=(loss_sums,))
-            return k, losses, samples, first_local(strategy, state)
+                outcome = strategy.run(step_of_batch, args=(batch.get_value(),))
+                k, finite, losses, samples, loss_sums = count(k, losses, samples, loss_sums, outcome)
+            return end(k, losses, samples, loss_sums)
 
         run = run_batches if feed is None else run_block
-        return run if model.run_eagerly else tf.function(run, reduce_retracing=True)
+        compiled = run if model.run_eagerly else tf.function(run, reduce_retracing=True)
+
+        def execute(iterator: Any) -> Any:
+            try:
+                return compiled(iterator)
+            except Exception:
+                if replica_step.refused is not None:
+                    raise replica_step.refused from None
+                raise
+
+        return execute
 
     def _result(self, state: Any) -> dict[str, float]:
         """The running loss and metrics over all replicas, from their exchanged state."""
@@ -263,9 +269,7 @@ class _Bridge:
             for metric in model.metrics:
                 if metric is tracker:
                     continue
-                value = metric.result()
-                named = value if isinstance(value, dict) else {metric.name: value}
-                logs.update({name: _to_python(one) for name, one in named.items()})
+                logs.update(_flat_logs(metric.name, metric.result()))
         self._logs = logs
         return dict(logs)
 
@@ -278,6 +282,9 @@ def _write(vector: tf.Tensor, k: tf.Tensor, value: Any) -> tf.Tensor:
     return tf.tensor_scatter_nd_update(vector, [[k]], [tf.cast(value, tf.float64)])
 
 
-def _to_python(value: Any) -> Any:
+def _flat_logs(name: str, value: Any) -> dict[str, Any]:
+    """A metric's result as Keras logs it: a dict, also inside a dict, is spread out."""
+    if isinstance(value, dict):
+        return {key: one for inner, part in value.items() for key, one in _flat_logs(inner, part).items()}
     array = keras.ops.convert_to_numpy(value)
-    return float(array) if array.ndim == 0 else array
+    return {name: float(array) if array.ndim == 0 else array}

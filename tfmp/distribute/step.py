@@ -31,6 +31,8 @@ class ReplicaStep:
         self._replicas = replicas
         self._jit_compile = jit_compile
         self._reductions = keras_hooks.loss_reductions(model)
+        self.refused: TfmpError | None = None
+        """Why tracing was given up: autograph wraps what is raised inside a function into an error of its own."""
 
     def train(self, batch: Any, n_local: tf.Tensor | None, n_global: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Run one training step.
@@ -59,11 +61,12 @@ class ReplicaStep:
         loss, gradients, y_pred = self._compiled(forward_backward)(x, y, sample_weight, row_weight)
         trained = [i for i, gradient in enumerate(gradients) if gradient is not None]
         if not trained:
-            raise TfmpError(
+            self.refused = TfmpError(
                 "no trainable weight of the model has a gradient",
                 where=f"model {model.name!r}",
                 hint="check that the loss depends on the model's output, and that its layers are trainable",
             )
+            raise self.refused
         *summed, loss = sum_over_replicas([*(gradients[i] for i in trained), loss], self._replicas)
         model.optimizer.apply(summed, [variables[i] for i in trained])
         self._update_metrics(x, y, y_pred, sample_weight, n_local)
@@ -124,12 +127,13 @@ class ReplicaStep:
             return True
         if self._reductions == {"sum"}:
             return False
-        raise TfmpError(
+        self.refused = TfmpError(
             "expected losses that all take the mean over samples (reduction 'sum_over_batch_size') or all the sum, "
             f"received reductions {sorted(map(str, self._reductions))}",
             where="model.compile(loss=…)",
             hint="with other reductions, batches must divide evenly: dataset.batch(global_batch, drop_remainder=True)",
         )
+        raise self.refused
 
     def _update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, n_local: tf.Tensor | None) -> None:
         model = self._model
