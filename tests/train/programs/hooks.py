@@ -1,0 +1,59 @@
+"""Callbacks that tests name in ``training.callbacks``: ways for one worker to misbehave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import keras
+
+
+def _rank() -> int:
+    return int(json.loads(os.environ["TF_CONFIG"])["task"]["index"])
+
+
+class _OnBatch(keras.callbacks.Callback):
+    def __init__(self, rank: int, act: Any) -> None:
+        super().__init__()
+        self._rank, self._act = rank, act
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if _rank() == self._rank:
+            self._act()
+
+
+def worker_1_is_killed() -> keras.callbacks.Callback:
+    return _OnBatch(1, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def worker_0_is_killed() -> keras.callbacks.Callback:
+    return _OnBatch(0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def worker_1_raises() -> keras.callbacks.Callback:
+    def act() -> None:
+        raise RuntimeError("the disk of worker 1 is on fire")
+
+    return _OnBatch(1, act)
+
+
+def chief_is_slow_to_save() -> keras.callbacks.Callback:
+    class Slow(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if _rank() == 0:
+                time.sleep(15)
+
+    return Slow()
+
+
+def shows_environment() -> keras.callbacks.Callback:
+    class Show(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            names = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "no_proxy")
+            print("environment", json.dumps({name: os.environ.get(name) for name in names}), file=sys.stderr)
+
+    return Show()
