@@ -54,14 +54,14 @@ def test_consecutive_ports_from_a_base() -> None:
 
 def test_a_taken_port_is_named_and_the_others_are_let_go() -> None:
     base = free_run(3)
-    with bind(base + 1, reuse=False) as other:
+    with bind(base + 1, reuse=True) as other:
         other.listen()
         with pytest.raises(UsageError) as caught:
             hold_ports(3, base)
     assert caught.value.what == f"port {base + 1} is in use by another program"
     assert caught.value.where == f"127.0.0.1:{base + 1}"
     assert caught.value.exit_code == 2
-    bind(base, reuse=False).close()
+    hold_ports(1, base).release()
 
 
 def test_a_port_that_another_run_holds_is_taken() -> None:

@@ -10,7 +10,9 @@ from tfmp.cluster.proxy import no_proxy_env
 from tfmp.cluster.resources import GPU_VARIABLE, available_cores, cpu_sets, oversubscribed, share_gpus, thread_env
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
-from tfmp.errors import EXIT_OK
+from tfmp.errors import EXIT_OK, TfmpError
+from tfmp.jobs.hints import known_hint
+from tfmp.jobs.outcome import other_workers, signal_hint
 from tfmp.jobs.planning import Machine
 from tfmp.launch.ports import hold_ports
 from tfmp.launch.runner import run_group
@@ -93,14 +95,17 @@ def _report(result: GroupResult, logs: Path | None) -> int:
     if first is None:
         complain(f"error: {result.problem}")
         return result.exit_code
-    if tail := result.tail(first.rank):
+    tail = result.tail(first.rank)
+    if tail:
         complain(f"last lines of worker {first.rank}:")
         complain("\n".join(f"  | {line}" for line in tail))
-    for one in result.exits:
-        if one is not first:
-            how = f"{one.describe()}, after the first failure" if one.cause == "failed" else one.cause
-            complain(f"worker {one.rank}: {how}")
-    complain(f"error: worker {first.rank} failed first: {first.describe()}")
-    if logs:
-        complain(f"  logs: {logs}")
+    for line in other_workers(result):
+        complain(line)
+    complain(
+        TfmpError(
+            f"worker {first.rank} failed first: {first.describe()}",
+            where=str(logs) if logs else None,
+            hint=signal_hint(first.signal) or known_hint(tail),
+        ).render()
+    )
     return result.exit_code

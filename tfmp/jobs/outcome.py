@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfmp.errors import TfmpError
+from tfmp.jobs.hints import known_hint
 from tfmp.launch.spec import signal_name
 
 if TYPE_CHECKING:
@@ -44,10 +45,15 @@ def describe_failure(result: GroupResult, errors: Mapping[int, Mapping[str, Any]
     if own := errors.get(first.rank):
         place = f"{where}, {own['where']}" if own.get("where") else where
         return TfmpError(str(own["what"]), where=place, hint=own.get("hint"), exit_code=result.exit_code)
-    hint = _SIGNAL_HINTS.get(signal.Signals(first.signal)) if first.signal in _SIGNAL_HINTS else None
+    hint = signal_hint(first.signal) or known_hint(result.tail(first.rank))
     return TfmpError(
         f"worker {first.rank} failed: {first.describe()}", where=where, hint=hint, exit_code=result.exit_code
     )
+
+
+def signal_hint(signum: int | None) -> str | None:
+    """What death by this signal most often means."""
+    return next((hint for known, hint in _SIGNAL_HINTS.items() if known == signum), None)
 
 
 def other_workers(result: GroupResult) -> list[str]:

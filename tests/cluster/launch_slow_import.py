@@ -1,0 +1,5 @@
+"""A module whose import takes longer than anyone waits."""
+
+import time
+
+time.sleep(600)

@@ -1,0 +1,219 @@
+"""`tfmp train` when something goes wrong: the exit code, the name of the culprit, and nothing left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.conftest import ROOT, Done, Run, run_program
+from tfmp.errors import EXIT_TERMINATED
+
+_HOOKS = "tests.train.programs.hooks"
+_SHORT = ("--workers", 2, "--epochs", 1, "--set", "data.limit_train=1000", "--set", "data.limit_validation=100",
+          "--set", "training.steps_per_execution=1")  # fmt: skip
+_LONG = ("--workers", 2, "--epochs", 500, "--set", "data.limit_train=5000", "--set", "data.limit_validation=100",
+         "--set", "run.checkpoints=false")  # fmt: skip
+
+
+def hook(name: str) -> tuple[str, str]:
+    return ("--set", f"training.callbacks=[{_HOOKS}:{name}]")
+
+
+def descendants_of(marker: str) -> list[psutil.Process]:
+    """Live processes whose environment carries ``marker``."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("TFMP_TEST_MARKER") == marker and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    deadline_s = time.monotonic() + timeout_s
+    while time.monotonic() < deadline_s:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+@contextlib.contextmanager
+def running(folder: Path, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A training in the background, killed at the end whatever happens."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfmp", "train", *map(str, arguments), "--run-dir", str(folder)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "TFMP_TEST_MARKER": str(folder)},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def epochs_done(folder: Path) -> int:
+    metrics = folder / "metrics.jsonl"
+    return len(metrics.read_text().splitlines()) if metrics.exists() else 0
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_ends_the_run_with_137_and_is_named(tmp_path: Path, rank: int) -> None:
+    done = run_program("train", *_SHORT, *hook(f"worker_{rank}_is_killed"), "--run-dir", tmp_path / "run")
+    assert done.code == 137
+    assert f"worker {rank} failed: signal 9 (SIGKILL)" in done.err
+    assert "out-of-memory" in done.err
+    failure = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (failure["worker"], failure["signal"], failure["exit_code"]) == (rank, "SIGKILL", 137)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+
+
+def test_a_worker_that_raises_is_named_with_its_last_lines(tmp_path: Path) -> None:
+    done = run_program("train", *_SHORT, *hook("worker_1_raises"), "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "worker 1 failed" in done.err
+    assert "  | RuntimeError: the disk of worker 1 is on fire" in done.err
+    assert not (tmp_path / "run" / "model.keras").exists()
+
+
+def test_a_loss_that_is_no_number_stops_all_workers_at_the_same_step(tmp_path: Path) -> None:
+    arguments = ("--set", "training.optimizer=sgd", "--set", "training.schedule=constant", "--learning-rate", "1e30")
+    done = run_program("train", *_SHORT, *arguments, "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    (step,) = set(re.findall(r"the loss became (?:nan|inf) at step (\d+)", done.err))
+    for rank in range(2):
+        log = (tmp_path / "run" / "logs" / "attempt-0" / f"worker-{rank}.log").read_text()
+        assert f"at step {step}: expected a finite number" in log
+    assert "learning rate" in done.err
+
+
+def test_sigterm_ends_the_run_with_143_and_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with running(folder, *_LONG, "--grace-period", 3) as process:
+        assert wait_until(lambda: epochs_done(folder) >= 1, 60)
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        out, _ = process.communicate(timeout=20)
+        assert time.monotonic() - began <= 3 + 2
+    assert process.returncode == EXIT_TERMINATED
+    assert "interrupted by SIGTERM" in out
+    assert "Traceback" not in out
+    assert wait_until(lambda: not descendants_of(str(folder)), 1)
+    assert json.loads((folder / "summary.json").read_text())["status"] == "interrupted"
+    assert epochs_done(folder) >= 1, "what was trained stays on record"
+
+
+@pytest.mark.parametrize("moment", ["while importing", "while training"])
+def test_kill_9_of_the_launcher_leaves_no_orphan(tmp_path: Path, moment: str) -> None:
+    folder = tmp_path / "run"
+    with running(folder, *_LONG) as process:
+        if moment == "while importing":
+            assert wait_until(lambda: len(descendants_of(str(folder))) >= 2, 20)
+            time.sleep(0.5)
+        else:
+            assert wait_until(lambda: epochs_done(folder) >= 1, 60)
+            assert len(descendants_of(str(folder))) >= 4  # launcher, helper, two workers
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not descendants_of(str(folder)), 1), descendants_of(str(folder))
+
+
+def test_two_runs_at_once_on_an_empty_cache_both_end_well(tmp_path: Path) -> None:
+    cache = ("--set", f"data.cache_dir={tmp_path / 'the cache'}")
+    folders = [tmp_path / "a", tmp_path / "b"]
+    with running(folders[0], *_SHORT, *cache) as first, running(folders[1], *_SHORT, *cache) as second:
+        outs = [process.communicate(timeout=120)[0] for process in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outs
+    addresses = [set(re.findall(r"127\.0\.0\.1:\d+", (folder / "events.jsonl").read_text())) for folder in folders]
+    assert not addresses[0] & addresses[1]
+    summaries = [json.loads((folder / "summary.json").read_text()) for folder in folders]
+    assert summaries[0]["weights_sha256"] == summaries[1]["weights_sha256"]
+
+
+def test_a_damaged_cache_is_rebuilt(tmp_path: Path, tfmp: Callable[..., Done]) -> None:
+    cache = ("--set", f"data.cache_dir={tmp_path}")
+    assert tfmp("train", "--dry-run", *cache).code == 0
+    largest = max(tmp_path.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    with largest.open("r+b") as file:
+        file.truncate(1_000_000)
+    done = tfmp("train", *_SHORT, *cache, "--run-dir", tmp_path / "run")
+    assert done.code == 0, done.text
+    assert "rebuil" in done.out or "damaged" in done.out
+
+
+def test_a_chief_that_saves_slowly_is_waited_for(tmp_path: Path) -> None:
+    done = run_program("train", *_SHORT, *hook("chief_is_slow_to_save"), "--run-dir", tmp_path / "run")
+    assert done.code == 0, done.text
+    assert done.seconds > 15
+    for rank in range(2):
+        log = (tmp_path / "run" / "logs" / "attempt-0" / f"worker-{rank}.log").read_text()
+        assert not re.search("heartbeat|UNAVAILABLE|Unavailable", log)
+
+
+@pytest.fixture(scope="session")
+def stopped_early(trained: Callable[..., Run]) -> Run:
+    arguments = ("--epochs", 8, "--learning-rate", "0.5", "--set", "training.schedule=constant")
+    data = ("--set", "data.limit_train=1001", "--batch-size", 32, "--set", "data.limit_validation=1000")
+    return trained("--workers", 3, *arguments, *data, "--set", "training.early_stopping_patience=0")
+
+
+def test_early_stopping_stops_every_worker_at_the_same_epoch(stopped_early: Run) -> None:
+    epochs = [re.findall(r"^tfmp: (epoch .*)$", stopped_early.log(rank), re.M) for rank in range(3)]
+    assert 1 <= len(epochs[0]) < 8
+    assert epochs[0] == epochs[1] == epochs[2], "the same numbers on all workers"
+
+
+def test_an_uneven_last_batch_is_trained(stopped_early: Run) -> None:
+    # 1001 samples in batches of 32 over 3 workers: 32 steps, the last with 9 samples; 1000 are validated.
+    assert stopped_early.metrics[0]["step"] == 32
+    assert 0 <= stopped_early.summary["val_accuracy"] <= 1
+
+
+def test_validation_only_at_the_end(trained: Callable[..., Run]) -> None:
+    run = trained(*_SHORT, "--epochs", 2, "--set", "training.validation_every=0", "--set", "run.tensorboard=false")
+    assert ["val_loss" in line for line in run.metrics] == [False, True]
+    assert not (run.folder / "tensorboard").exists()
+
+
+@pytest.fixture(scope="session")
+def odd_environment(trained: Callable[..., Run]) -> Run:
+    env = {
+        "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": "corp.example",
+        "KERAS_BACKEND": "jax", "OMP_NUM_THREADS": "3",
+        "TF_CONFIG": '{"cluster":{"worker":["10.0.0.1:1","10.0.0.2:1"]},"task":{"type":"worker","index":0}}',
+    }  # fmt: skip
+    settings = ("--set", "training.precision=mixed_float16", "--set", "training.jit_compile=true")
+    return trained(*_SHORT, *settings, "--seed", 1, *hook("shows_environment"), env=env)
+
+
+def test_an_odd_environment_does_not_break_a_local_run(odd_environment: Run) -> None:
+    assert odd_environment.summary["status"] == "done"
+    assert "KERAS_BACKEND=jax is overridden" in odd_environment.done.out
+    log = odd_environment.log(1)
+    assert "Collective ops must be configured" not in log
+    shown: dict[str, Any] = json.loads(re.findall(r"^environment (.*)$", log, re.M)[0])
+    assert shown["OMP_NUM_THREADS"] == "3", "the user's own number of threads is kept"
+    assert shown["TF_NUM_INTRAOP_THREADS"] == str(max(1, len(os.sched_getaffinity(0)) // 2))
+    assert {"corp.example", "127.0.0.1"} <= set(shown["no_proxy"].split(","))
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    done = run_program("train", *_SHORT, "--run-dir", "/dev/full/run")
+    assert done.code == 2
+    assert "/dev/full/run" in done.err

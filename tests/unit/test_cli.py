@@ -1,0 +1,189 @@
+"""The command line without TensorFlow: help, versions, usage errors, exit codes, speed of answer."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT, Done
+from tfmp import __version__
+from tfmp.cli.app import COMMANDS, _exit_code
+from tfmp.cli.options import KEY_FLAGS
+from tfmp.config import schema_keys
+
+
+@pytest.fixture
+def inside(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """The program as a function, in this process: as ``tfmp``, without the time to start."""
+
+    def call(*arguments: object, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Done:
+        for name, value in (env or {}).items():
+            monkeypatch.setenv(name, value)
+        if cwd is not None:
+            monkeypatch.chdir(cwd)
+        code = _exit_code([str(one) for one in arguments])
+        captured = capsys.readouterr()
+        return Done(code, captured.out, captured.err, 0.0)
+
+    return call
+
+
+def imported(*arguments: str) -> tuple[set[str], int]:
+    """Top-level modules that a command imports, and its exit code."""
+    code = (
+        "import sys; from tfmp.cli.app import _exit_code\n"
+        f"code = _exit_code({list(arguments)!r})\n"
+        "print('MODULES', *{name.split('.')[0] for name in sys.modules}); sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    return set(done.stdout.rsplit("MODULES ", 1)[1].split()), done.returncode
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--help",), 0),
+        (("--version",), 0),
+        (("train", "--help"), 0),
+        (("train", "--workers", "2", "--dry-run"), 0),
+        (("train", "--set", "training.learing_rate=0.1"), 2),
+        (("train", "no-such-file.yaml"), 2),
+        (("evaluate", "no-such-run"), 2),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_nothing_before_a_worker_imports_tensorflow(arguments: tuple[str, ...], code: int) -> None:
+    modules, found = imported(*arguments)
+    assert found == code
+    assert not modules & {"tensorflow", "keras"}
+
+
+def test_help_loads_neither_pydantic_nor_rich_nor_numpy() -> None:
+    modules, _ = imported("--help")
+    assert not modules & {"pydantic", "rich", "numpy", "yaml"}
+
+
+def test_version_and_help(inside: Callable[..., Done]) -> None:
+    assert inside("--version").out == f"tfmp, version {__version__}\n"
+    done = inside("--help")
+    assert all(f"  {name}" in done.out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_has_help_with_examples(inside: Callable[..., Done], name: str) -> None:
+    done = inside(name, "--help")
+    assert done.code == 0
+    assert "Examples:" in done.out
+
+
+def test_every_flag_for_a_key_names_one_that_exists() -> None:
+    assert {flag.key for flag in KEY_FLAGS} <= set(schema_keys())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("trian",), "did you mean 'tfmp train'?"),
+        (("train", "--worker", "2"), "--workers"),
+        (("train", "--set", "training.learing_rate=0.1"), "training.learning_rate"),
+        (("train", "--workers", "four"), "four"),
+        (("train", "--workers", "0"), "0"),
+        (("train", "--epochs", "1.5"), "1.5"),
+        (("train", "--seed", "-1"), "4294967295"),
+        (("train", "--seed", "abc"), "abc"),
+        (("train", "--learning-rate", "nan"), "nan"),
+        (("train", "--workers", "4", "--batch-size", "2"), "received 2"),
+        (("train", "--workers", "4", "--set", "data.limit_train=3"), "received 3"),
+        (("train", "--workers", "4", "--set", "data.limit_train=0"), "received 0"),
+        (("train", "--strategy", "mirrored", "--devices", "4", "--batch-size", "2"), "4 replicas"),
+        (("train", "--workers", "a:1,b:2"), "cluster.workers"),
+        (("train", "--collective", "nccl", "--workers", "2", "--set", "cluster.device=cpu"), "nccl"),
+        (("train", "--set", "data.dataset=npz", "--set", "data.path=/no/such.npz"), "/no/such.npz"),
+        (("train", "-v", "-q"), "at most one of -v and -q"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_a_usage_error_names_what_it_received_and_leaves_nothing(
+    inside: Callable[..., Done], tmp_path: Path, arguments: tuple[str, ...], expected: str
+) -> None:
+    done = inside(*arguments, cwd=tmp_path)
+    assert done.code == 2
+    assert expected in done.err
+    assert "Traceback" not in done.err
+    assert not list(tmp_path.iterdir()), "no run folder before the settings are right"
+
+
+def test_nccl_without_gpus_is_refused(inside: Callable[..., Done]) -> None:
+    done = inside("train", "--workers", "2", "--collective", "nccl", env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 2
+    assert "nccl" in done.err
+    assert "GPU" in done.err
+
+
+def test_gpus_are_shared_out_or_refused(tfmp: Callable[..., Done]) -> None:
+    env = {"CUDA_VISIBLE_DEVICES": "4,7"}
+    done = tfmp("launch", "-n", 2, "-q", "--log-dir", "/dev/null/x", "--", "true", env=env)
+    assert done.code != 0  # the log folder cannot be made
+    done = tfmp("launch", "-n", 2, "--", "printenv", "CUDA_VISIBLE_DEVICES", env=env)
+    assert sorted(done.out.split("\n")[:2]) == ["[worker 0] 4", "[worker 1] 7"]
+    done = tfmp("launch", "-n", 4, "--", "true", env=env)
+    assert done.code == 2
+    assert "2 GPUs for 4 workers" in done.err
+    done = tfmp(
+        "launch", "-n", 2, "--", "sh", "-c", 'echo "[${CUDA_VISIBLE_DEVICES-unset}]"', env={"CUDA_VISIBLE_DEVICES": ""}
+    )
+    assert done.out.count("[]") == 2
+
+
+def test_dry_run_shows_settings_with_origins_and_every_workers_part(inside: Callable[..., Done]) -> None:
+    done = inside("train", "--workers", 3, "--batch-size", 64, "--set", "training.learning_rate=1e-3", "--dry-run")
+    assert done.code == 0
+    assert re.search(r"learning_rate: 0\.001  # --set", done.out)
+    assert re.search(r"batch_size: 64  # --batch-size", done.out)
+    assert re.search(r"epochs: 5  # default", done.out)
+    assert "22, 21, 21" in done.out
+    for rank in range(3):
+        assert f"worker {rank}: TF_CONFIG=" in done.out
+    assert "938 (the last with 32 samples)" in done.out
+
+
+def test_too_many_workers_for_the_cores_give_one_warning(inside: Callable[..., Done]) -> None:
+    done = inside("train", "--workers", 64, "--dry-run")
+    assert len(re.findall(r"^warning: 64 workers share \d+ cores", done.out, re.M)) == 1
+
+
+def test_a_run_folder_is_never_overwritten(inside: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("an earlier run")
+    done = inside("train", "--run-dir", tmp_path)
+    assert done.code == 2
+    assert str(tmp_path) in done.err
+    assert (tmp_path / "config.yaml").read_text() == "an earlier run"
+    (tmp_path / "file").write_text("")
+    done = inside("train", "--run-dir", tmp_path / "file")
+    assert done.code == 2
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["config.yaml", "file"]
+
+
+def test_a_taken_base_port_is_named(inside: Callable[..., Done]) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port: Any = taken.getsockname()[1]
+        done = inside("train", "--workers", 1, "--base-port", port)
+    assert done.code == 2
+    assert str(port) in done.err
+    assert "in use" in done.err
+
+
+def test_a_reader_that_goes_away_is_no_traceback() -> None:
+    command = f"{sys.executable} -m tfmp train --dry-run --workers 2 | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert "Traceback" not in done.stderr

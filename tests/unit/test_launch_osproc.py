@@ -1,0 +1,82 @@
+"""Process calls, and the ways around what a Python build or a kernel lacks."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tfmp.errors import UsageError
+from tfmp.launch import osproc
+from tfmp.launch.zygote_client import Zygote
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sleep", "600"], env={**os.environ, "TFMP_TEST": "here"}, start_new_session=True)
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_children_are_found_with_and_without_the_kernels_list(sleeper: subprocess.Popen[bytes]) -> None:
+    assert sleeper.pid in osproc.children()
+    assert sorted(osproc._children_by_scan()) == sorted(osproc.children())
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_pidfds_with_and_without_pythons_wrappers(
+    sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, wrapped: bool
+) -> None:
+    if not wrapped:
+        monkeypatch.delattr(os, "pidfd_open")
+        monkeypatch.delattr(signal, "pidfd_send_signal")
+    pidfd = osproc.pidfd_open(sleeper.pid)
+    assert not os.get_inheritable(pidfd)
+    assert select.select([pidfd], [], [], 0)[0] == []
+    osproc.pidfd_signal(pidfd, signal.SIGTERM)
+    assert select.select([pidfd], [], [], 5)[0] == [pidfd]
+    assert sleeper.wait() == -signal.SIGTERM
+    osproc.pidfd_signal(pidfd, signal.SIGTERM)  # gone: nothing happens
+    os.close(pidfd)
+    with pytest.raises(ProcessLookupError):
+        osproc.pidfd_open(sleeper.pid)
+
+
+def test_a_process_is_recognised_by_its_whole_variable(sleeper: subprocess.Popen[bytes]) -> None:
+    assert osproc.environ_has(sleeper.pid, "TFMP_TEST=here")
+    assert not osproc.environ_has(sleeper.pid, "TFMP_TEST=her")
+    assert osproc.session_of(sleeper.pid) == sleeper.pid
+
+
+def test_a_sweep_ends_what_it_is_told_to_and_is_bounded(sleeper: subprocess.Popen[bytes]) -> None:
+    other = subprocess.Popen(["sleep", "600"])
+    assert osproc.sweep_children(lambda pid: pid == sleeper.pid, 5)
+    assert sleeper.pid not in osproc.children()
+    assert other.poll() is None
+    other.kill()
+    other.wait()
+
+
+def test_other_systems_and_threads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    caught: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            Zygote.start()
+        except RuntimeError as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    assert "main thread" in str(caught[0])
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UsageError, match="needs Linux, received darwin"):
+        Zygote.start()

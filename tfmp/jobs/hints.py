@@ -1,0 +1,27 @@
+"""Known messages in the last lines of a failed worker, and what to do about each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_KNOWN = (
+    (
+        "Collective ops must be configured at program startup",
+        "create the strategy first: before any tensor is made, any device listed or any seed set through TensorFlow",
+    ),
+    (
+        "PerReplica",
+        "Keras 3's own fit fails under MultiWorkerMirroredStrategy: "
+        "from tfmp.distribute import bridge; bridge(model) after compile",
+    ),
+    ("Could not start gRPC server", "a port is taken by another program: leave out --base-port, or choose another"),
+    ("No space left on device", "the disk is full: free some space, or use another --run-dir"),
+    ("OOM when allocating tensor", "out of memory: a smaller --batch-size, a smaller model, or fewer workers"),
+    ("MemoryError", "out of memory: a smaller --batch-size, a smaller model, or fewer workers"),
+)
+
+
+def known_hint(lines: Iterable[str]) -> str | None:
+    """The way out for the first known message found in ``lines``, or ``None``."""
+    text = "\n".join(lines)
+    return next((hint for message, hint in _KNOWN if message in text), None)
