@@ -49,7 +49,13 @@ class Case:
 
     def leftovers(self) -> list[str]:
         """Return the command lines of living processes that carry the mark."""
-        return alive_with(f"{MARK}={self.mark}")
+        return list(alive_with(f"{MARK}={self.mark}").values())
+
+    def end_leftovers(self) -> None:
+        """After a test that failed: its processes would outlive it by minutes."""
+        for pid in alive_with(f"{MARK}={self.mark}"):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def assert_nothing_left(self, within_s: float = 1.0) -> None:
         deadline_s = time.monotonic() + within_s
@@ -58,23 +64,15 @@ class Case:
         assert left == []
 
 
-def alive_with(entry: str) -> list[str]:
-    found = []
+def alive_with(entry: str) -> dict[int, str]:
+    """Return process ids and command lines of the living processes with this variable in their environment."""
+    found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if entry.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                found[int(folder.name)] = command.decode(errors="replace")
     return found
-
-
-def wait_for(what: Any, timeout_s: float = 10.0) -> Any:
-    """Return the first true value of ``what()``."""
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        if value := what():
-            return value
-        time.sleep(0.01)
-    raise AssertionError("waited in vain")
 
 
 def sleepers_in_other_sessions() -> None:

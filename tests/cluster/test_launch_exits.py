@@ -31,8 +31,10 @@ def forking() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Case:
-    return Case(tmp_path)
+def case(tmp_path: Path) -> Iterator[Case]:
+    case = Case(tmp_path)
+    yield case
+    case.end_leftovers()
 
 
 def test_the_first_failures_exit_code_is_kept_though_another_worker_was_done_before(zygote: Zygote, case: Case) -> None:

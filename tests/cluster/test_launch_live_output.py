@@ -22,8 +22,10 @@ def zygote() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Case:
-    return Case(tmp_path)
+def case(tmp_path: Path) -> Iterator[Case]:
+    case = Case(tmp_path)
+    yield case
+    case.end_leftovers()
 
 
 def test_a_print_passes_two_pipes_at_once(case: Case) -> None:

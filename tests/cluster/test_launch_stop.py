@@ -30,8 +30,10 @@ def forking() -> Iterator[Zygote]:
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Case:
-    return Case(tmp_path)
+def case(tmp_path: Path) -> Iterator[Case]:
+    case = Case(tmp_path)
+    yield case
+    case.end_leftovers()
 
 
 class AfterLines:

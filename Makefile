@@ -1,0 +1,44 @@
+# make train   everything on a fresh machine with Python and make: a virtual environment, the install, the main job
+# make test    the same, and all tests with lint and types
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: train test unit lint format docs clean
+
+train: $(VENV)/installed
+	$(BIN)/tfmp train configs/mnist.yaml
+
+test: lint
+	$(BIN)/python -m pytest
+
+unit: $(VENV)/installed-test
+	$(BIN)/python -m pytest tests/unit
+
+lint: $(VENV)/installed-test
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+format: $(VENV)/installed-test
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+docs: $(VENV)/installed
+	$(BIN)/python -m tfmp.config.reference > docs/configuration.md
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml
+	$(PIP) install --editable .
+	touch $@
+
+$(VENV)/installed-test: $(VENV)/installed
+	$(PIP) install --editable '.[test]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
