@@ -77,7 +77,7 @@ def plan_local_run(config: RunConfig, header: DatasetHeader, machine: Machine, p
     )
 
 
-def worker_payload(plan: Plan, rank: int, run_dir: str, data_header: str) -> dict[str, Any]:
+def worker_payload(plan: Plan, rank: int, run_dir: str, data_header: str, resume: str | None) -> dict[str, Any]:
     """What worker ``rank`` is told: the fields of :class:`tfmp.train.worker.WorkerTask`."""
     worker = plan.workers[rank]
     return {
@@ -91,6 +91,7 @@ def worker_payload(plan: Plan, rank: int, run_dir: str, data_header: str) -> dic
         "collective": plan.collective.name,
         "steps_per_epoch": plan.batch.steps_per_epoch,
         "steps_per_execution": plan.batch.steps_per_execution,
+        "resume": resume,
     }
 
 
