@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK
+from tfmp.jobs.attempts import Attempts, Means
+from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
 from tfmp.jobs.planning import Machine, local_port_count, plan_local_run
 from tfmp.jobs.resume import check_same_run, choose, finished_epochs, same_collective, take_over
 from tfmp.jobs.run import PRELOAD, Run, TrainOptions, be_quiet, headline, print_plan, say
 from tfmp.launch.ports import HeldPorts, hold_ports
+from tfmp.launch.restarts import RestartPolicy
+from tfmp.launch.signals import SignalInbox
+from tfmp.launch.supervisor import STOP_SIGNALS
 from tfmp.launch.zygote_client import Zygote
 from tfmp.report.numbers import count
 from tfmp.runfolder import RunFolder
 
 if TYPE_CHECKING:
+    from tfmp.cluster.plan import Plan
     from tfmp.config import Resolved, RunConfig
 
 __all__ = ["TrainOptions", "dry_run", "train"]
@@ -36,6 +43,8 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
     tell = be_quiet if options.verbosity < 0 else say
     port_count = local_port_count(config)
     machine = Machine.here()
+    for text in options.drills:
+        parse_drill(text, config.cluster.worker_count)  # refused before anything else happens
     with ExitStack() as stack:
         earlier = _earlier_run(resolved, options, tell)
         if earlier is not None:
@@ -45,15 +54,19 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
                 tell(f"nothing left to do: {earlier.path} has ended well after {count(epochs, 'epoch')}")
                 return EXIT_OK
         dataset = prepare(config.data, tell)
-        ports = stack.enter_context(_held(port_count, config.cluster.base_port))
-        numbers = ports.ports if ports else ()
-        plan = plan_local_run(config, dataset.header, machine, numbers)
+        held = partial(_held, port_count, config.cluster.base_port)
+        ports = stack.enter_context(held())
+
+        def plan_with(ports: HeldPorts | None) -> Plan:
+            return plan_local_run(config, dataset.header, machine, ports.ports if ports else ())
+
+        plan = plan_with(ports)
         point = None
         if earlier is not None:
             take_over(earlier, resolved)
             point = choose(earlier, tell)
             config = same_collective(config, point, plan.replicas)
-            plan = plan_local_run(config, dataset.header, machine, numbers)
+            plan = plan_with(ports)
         folder = earlier or claim_run_folder(
             config.run.dir,
             lambda: default_run_dir(config.run.name, options.config_file, datetime.now()),
@@ -62,7 +75,9 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         if earlier is None:
             stack.enter_context(locked(folder))
         env, notices = helper_environment(machine.environ, plan.workers[0].env, verbose=options.verbosity > 0)
-        zygote = stack.enter_context(Zygote.start(PRELOAD, private_network=_private_network(config), env=env))
+        start_helper = partial(Zygote.start, PRELOAD, private_network=_private_network(config), env=env)
+        inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
+        helper = stack.enter_context(start_helper())
         for line in (*plan.warnings, *notices):
             tell(f"warning: {line}")
         tell(headline(plan))
@@ -72,9 +87,9 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
             tell(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
             folder.remove_temporaries()
             run.go_on(point)
-        announce = f"starting: importing TensorFlow, then {count(len(plan.workers), 'worker')}"
-        # Every worker has its own port once it is ready.
-        return run.finish(run.watch(zygote, announce=announce, on_ready=ports.release if ports else None))
+        policy = RestartPolicy(config.run.max_restarts, ports_are_free=config.cluster.base_port is None)
+        means = Means(held, plan_with, start_helper)
+        return Attempts(run, folder, means, policy, inbox, tell).to_the_end(ports, helper)
 
 
 def dry_run(resolved: Resolved) -> int:

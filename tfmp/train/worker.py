@@ -20,6 +20,7 @@ from tfmp.checkpoints import load_checkpoint
 from tfmp.config import RunConfig, load_run_config
 from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
+from tfmp.distribute.control import FitControl
 from tfmp.errors import EXIT_TERMINATED, TfmpError
 from tfmp.runfolder import RunFolder
 
@@ -44,6 +45,7 @@ class WorkerTask:
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
         resume: Checkpoint file to go on from; ``None``: from the start.
+        drills: Faults to commit on purpose (see :mod:`tfmp.jobs.drill`).
     """
 
     run_dir: str
@@ -57,6 +59,7 @@ class WorkerTask:
     steps_per_epoch: int
     steps_per_execution: int
     resume: str | None = None
+    drills: tuple[dict[str, Any], ...] = ()
 
 
 def main(payload: dict[str, Any], channel: EventChannel) -> None:
@@ -66,21 +69,27 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
         SystemExit: With exit code 1 after an error the user can act on was reported; with 143 where this or another
             worker was asked to stop.
     """
+    control = FitControl()
     try:
-        train(WorkerTask(**payload), channel)
+        train(WorkerTask(**payload), channel, control)
     except TfmpError as error:
         channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
         print(error.render(), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
+    except Exception:
+        # Progress is told now and then only; that two attempts failed at the same step must be known exactly.
+        channel.send({"event": "failed_after", "step": control.steps})
+        raise
 
 
-def train(task: WorkerTask, channel: EventChannel) -> None:
+def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     """Build, fit, evaluate and save one run, as one of its workers."""
     import keras
     import tensorflow as tf
 
-    from tfmp.distribute import FitControl, StrategySpec, bridge, build_strategy
+    from tfmp.distribute import StrategySpec, bridge, build_strategy
     from tfmp.train.callbacks import Progress, TensorBoardFiles
+    from tfmp.train.drills import Drills, Send
     from tfmp.train.resuming import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
     from tfmp.train.saving import read_state, save_model, weight_values, weights_sha256
     from tfmp.train.settings import build_callbacks, build_model, set_precision
@@ -89,8 +98,6 @@ def train(task: WorkerTask, channel: EventChannel) -> None:
     config = load_run_config(folder.config)
     chief = task.rank == 0
     resume = load_checkpoint(Path(task.resume)) if task.resume else None
-    control = FitControl()
-
     # The strategy comes before anything else that touches TensorFlow.
     strategy = build_strategy(
         StrategySpec(
@@ -141,7 +148,12 @@ def train(task: WorkerTask, channel: EventChannel) -> None:
         chief=chief,
         facts={"settings": identity(config), "collective": task.collective, "replicas": task.replicas},
     )
-    callbacks.append(Checkpoints(policy, control, channel.send, steps_per_epoch=steps))
+    send: Send = channel.send
+    if task.drills:
+        drills = Drills(list(task.drills), control, steps, folder.checkpoints)
+        send = drills.watching(channel.send)
+        callbacks.append(drills)
+    callbacks.append(Checkpoints(policy, control, send, steps_per_epoch=steps))
     first_epoch, first_step = 0, 0
     if resume is not None:
         print(f"tfmp: worker {task.rank} resumes at {resume.describe()}", flush=True)
