@@ -22,9 +22,9 @@ from tfmp.errors import EXIT_TERMINATED
 
 _HOOKS = "tests.train.programs.hooks"
 _SHORT = ("--workers", 2, "--epochs", 1, "--set", "data.limit_train=1000", "--set", "data.limit_validation=100",
-          "--set", "training.steps_per_execution=1")  # fmt: skip
+          "--set", "training.steps_per_execution=1", "--max-restarts", 0)  # fmt: skip
 _LONG = ("--workers", 2, "--epochs", 500, "--set", "data.limit_train=5000", "--set", "data.limit_validation=100",
-         "--set", "run.checkpoints=false")  # fmt: skip
+         "--set", "run.checkpoints=false", "--max-restarts", 0)  # fmt: skip
 
 
 def hook(name: str) -> tuple[str, str]:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from tfmp.cli.options import log_worker_option, parse_ranks
+
 _EPILOG = """\b
 Examples:
   tfmp launch -n 4 -- python my_script.py --epochs 3
@@ -26,7 +28,7 @@ Exit codes: 0 when all ended well; otherwise the code of the worker that failed 
     "--log-dir",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep each worker's output there.",
+    help="Keep each worker's output there, as attempt-A/worker-I.log.",
 )
 @click.option(
     "--grace-period",
@@ -37,6 +39,15 @@ Exit codes: 0 when all ended well; otherwise the code of the worker that failed 
     show_default=True,
     help="From the request to stop to SIGKILL.",
 )
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    show_default=True,
+    help="How often all copies start again after a failure (TFMP_ATTEMPT tells them).",
+)
+@log_worker_option
 @click.option("-q", "--quiet", is_flag=True, help="Do not show what the workers print.")
 @click.option("-v", "--verbose", is_flag=True, help="Tracebacks of tfmp itself.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
@@ -45,6 +56,8 @@ def command(
     base_port: int | None,
     log_dir: Path | None,
     grace_period_s: float,
+    max_restarts: int,
+    log_workers: str | None,
     quiet: bool,
     verbose: bool,
     program: tuple[str, ...],
@@ -53,13 +66,15 @@ def command(
 
     Every copy gets TF_CONFIG, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. One that fails ends all.
     """
-    from tfmp.jobs.launch import launch
+    from tfmp.jobs.launch import LaunchOptions, launch
 
-    return launch(
-        program,
+    options = LaunchOptions(
         workers=workers,
         base_port=base_port,
         log_dir=log_dir,
         grace_period_s=grace_period_s,
+        max_restarts=max_restarts,
+        log_workers=parse_ranks(log_workers, workers),
         quiet=quiet,
     )
+    return launch(program, options)

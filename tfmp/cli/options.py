@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from tfmp.errors import UsageError
+
 if TYPE_CHECKING:
     from tfmp.config import Resolved
 
@@ -66,6 +68,30 @@ def output_options(command: Command) -> Command:
     command = click.option("--no-live", is_flag=True, help="Plain lines instead of a live display.")(command)
     command = click.option("-q", "--quiet", is_flag=True, help="Errors only.")(command)
     return click.option("-v", "--verbose", is_flag=True, help="Everything the workers print; tracebacks.")(command)
+
+
+def log_worker_option(command: Command) -> Command:
+    """Add ``--log-worker``, to be read by :func:`parse_ranks`."""
+    return click.option(
+        "--log-worker",
+        "log_workers",
+        metavar="RANKS",
+        help="Show the lines of these workers only, as 0,2; the logs have all.",
+    )(command)
+
+
+def parse_ranks(text: str | None, workers: int) -> frozenset[int] | None:
+    """The ranks in ``0,2``; ``None`` for all.
+
+    Raises:
+        UsageError: It is no list of ranks, or one is no worker's.
+    """
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() and int(part) < workers for part in parts):
+        raise UsageError(f"expected ranks from 0 to {workers - 1}, as 0,1; received {text!r}", where="--log-worker")
+    return frozenset(map(int, parts))
 
 
 def resolve_settings(config: Path | None, sets: tuple[str, ...], flags: dict[str, Any]) -> Resolved:

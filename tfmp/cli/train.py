@@ -8,7 +8,14 @@ from typing import Any
 import click
 
 from tfmp.cli import STARTED_S
-from tfmp.cli.options import output_options, resolve_settings, run_options, verbosity
+from tfmp.cli.options import (
+    log_worker_option,
+    output_options,
+    parse_ranks,
+    resolve_settings,
+    run_options,
+    verbosity,
+)
 
 _EPILOG = """\b
 Examples:
@@ -37,6 +44,8 @@ Exit codes: 0 done, 1 training failed, 2 wrong usage or configuration, 130 Ctrl-
     help="Commit a fault on purpose, as kill:2@step=50, to rehearse it. Repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Print settings and plan; start nothing.")
+@log_worker_option
+@click.option("--tee", is_flag=True, help="Show every line that the workers print, as their logs have it.")
 @output_options
 def command(
     config: Path | None,
@@ -44,6 +53,8 @@ def command(
     resume: bool,
     drills: tuple[str, ...],
     dry_run: bool,
+    log_workers: str | None,
+    tee: bool,
     verbose: bool,
     quiet: bool,
     no_live: bool,
@@ -70,6 +81,13 @@ def command(
     if dry_run:
         return job.dry_run(resolved)
     options = job.TrainOptions(
-        given, live=not no_live, verbosity=level, started_s=STARTED_S, resume=resume, drills=drills
+        given,
+        live=not no_live,
+        verbosity=level,
+        started_s=STARTED_S,
+        resume=resume,
+        drills=drills,
+        tee=tee,
+        log_workers=parse_ranks(log_workers, resolved.config.cluster.worker_count),
     )
     return job.train(resolved, options)

@@ -84,7 +84,7 @@ class Attempts:
                 decision = self._decide(result)
                 if isinstance(decision, int):
                     return decision
-                if (signum := self._wait(decision.delay_s)) is not None:
+                if (signum := wait_or_signal(decision.delay_s, self._inbox)) is not None:
                     return self._run.interrupted(signum)
                 if result.helper_lost:
                     helper.close()
@@ -147,14 +147,15 @@ class Attempts:
             death_certificate=certificate, hang=hang,
         )  # fmt: skip
 
-    def _wait(self, delay_s: float) -> int | None:
-        """Wait, unless a stop signal comes: then return it."""
-        deadline_s = time.monotonic() + delay_s
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._inbox, selectors.EVENT_READ)
-            while True:
-                for signum in self._inbox.read():
-                    return signum
-                if (left_s := deadline_s - time.monotonic()) <= 0:
-                    return None
-                selector.select(left_s)
+
+def wait_or_signal(delay_s: float, inbox: SignalInbox) -> int | None:
+    """Wait, unless a stop signal comes: then return it."""
+    deadline_s = time.monotonic() + delay_s
+    with selectors.DefaultSelector() as selector:
+        selector.register(inbox, selectors.EVENT_READ)
+        while True:
+            for signum in inbox.read():
+                return signum
+            if (left_s := deadline_s - time.monotonic()) <= 0:
+                return None
+            selector.select(left_s)

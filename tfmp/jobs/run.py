@@ -51,6 +51,8 @@ class TrainOptions:
         started_s: Wall clock when the command was entered.
         resume: Go on with the run in the run folder, if it holds one.
         drills: Faults to commit on purpose in the first attempt.
+        tee: Show every line that the workers print, as their logs have it.
+        log_workers: Ranks whose lines are shown; ``None``: all.
     """
 
     config_file: Path | None = None
@@ -59,6 +61,8 @@ class TrainOptions:
     started_s: float = 0.0
     resume: bool = False
     drills: tuple[str, ...] = ()
+    tee: bool = False
+    log_workers: frozenset[int] | None = None
 
 
 class Run:
@@ -165,6 +169,11 @@ class Run:
         victims: set[int] = set()
 
         def on_line(rank: int, stream: str, text: str) -> None:
+            if self._options.log_workers is not None and rank not in self._options.log_workers:
+                return
+            if self._options.tee:
+                view.say(f"[worker {rank}] {text}")
+                return
             if complains_of_a_peer(text):
                 victims.add(rank)
             # Nor has a worker anything of the user's to say that is done, or that has lost a peer. (Should it be to

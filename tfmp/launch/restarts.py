@@ -108,7 +108,8 @@ class Restarts:
         if failure.step is None and failure.cause not in _OUTSIDE:
             return Stop("it failed before the first step, and would again: not restarted")
         if failure.cause == "crash" and last is not None and failure.signature and _same(failure, last):
-            return Stop(f"the same error twice after step {failure.step}: not restarted")
+            after = f" after step {failure.step}" if failure.step else ""
+            return Stop(f"the same error twice{after}: not restarted")
         kind = "outside" if failure.cause in _OUTSIDE else "crash"
         if self._used.get(kind, 0) >= policy.max_restarts:
             all_of_them = f"all {policy.max_restarts} restarts are" if policy.max_restarts > 1 else "the restart is"

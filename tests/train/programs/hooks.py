@@ -41,6 +41,10 @@ def worker_1_raises() -> keras.callbacks.Callback:
     return _OnBatch(1, act)
 
 
+def worker_1_falls_asleep() -> keras.callbacks.Callback:
+    return _OnBatch(1, lambda: time.sleep(600))
+
+
 def chief_is_slow_to_save() -> keras.callbacks.Callback:
     class Slow(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
