@@ -6,7 +6,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: train test unit lint format docs clean
+.PHONY: train test unit soak lint format docs clean
 
 train: $(VENV)/installed
 	$(BIN)/tfmp train configs/mnist.yaml
@@ -16,6 +16,9 @@ test: lint
 
 unit: $(VENV)/installed-test
 	$(BIN)/python -m pytest tests/unit
+
+soak: $(VENV)/installed-test
+	$(BIN)/python -m tests.soak
 
 lint: $(VENV)/installed-test
 	$(BIN)/python -m ruff check .
@@ -28,6 +31,7 @@ format: $(VENV)/installed-test
 
 docs: $(VENV)/installed
 	$(BIN)/python -m tfmp.config.reference > docs/configuration.md
+	$(BIN)/python -m tfmp.cli.reference > docs/commands.md
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -80,3 +81,13 @@ def test_other_systems_and_threads_are_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(UsageError, match="needs Linux, received darwin"):
         Zygote.start()
+
+
+def test_zombies_of_others_are_reaped_those_that_somebody_waits_for_are_not() -> None:
+    ours, theirs = (subprocess.Popen(["true"]) for _ in range(2))
+    deadline_s = time.monotonic() + 5
+    while {osproc.state_of(ours.pid), osproc.state_of(theirs.pid)} != {"Z"} and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    osproc.reap_strays(keep=ours.pid)
+    assert (osproc.state_of(theirs.pid), osproc.state_of(ours.pid)) == ("", "Z")
+    assert ours.wait(1) == 0

@@ -204,6 +204,18 @@ def sweep_children(is_ours: Callable[[int], bool], timeout_s: float) -> bool:
         time.sleep(_SWEEP_PAUSE_S)
 
 
+def reap_strays(keep: int) -> None:
+    """Reap zombies that became this process's children although others started them, as happens to PID 1.
+
+    Args:
+        keep: A child whose end somebody else waits for.
+    """
+    for pid in children():
+        if pid != keep and state_of(pid) == "Z":
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
 def thread_count() -> int:
     """Return the number of threads of this process."""
     return len(list(_TASKS.iterdir()))

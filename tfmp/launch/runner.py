@@ -16,6 +16,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from tfmp.launch import osproc
 from tfmp.launch.channel import EXCEPTION, NOT_STARTED, READY
 from tfmp.launch.events import (
     Action,
@@ -43,6 +44,8 @@ OnEvent = Callable[[int, dict[str, Any]], None]
 OnLine = Callable[[int, Stream, str], None]
 
 _ABORT_TIMEOUT_S = 3.0
+# As the first process of a container tfmp gets every orphan there is, such as those of `docker exec`.
+_INIT_PID = 1
 
 
 class GroupControl:
@@ -216,6 +219,8 @@ class _GroupRun:
         self._act(self._supervisor.tick(now_s))
         if now_s >= self._next_tick_s:
             self._next_tick_s = now_s + self._tick_s
+            if os.getpid() == _INIT_PID:
+                osproc.reap_strays(self._zygote.pid)
             for worker in self.alive():
                 worker.log.write_unfinished()
             if self._on_tick is not None:

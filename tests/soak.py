@@ -1,0 +1,113 @@
+"""The soak: one run for each kind and moment of fault, each to end as if nothing had happened. ``make soak``.
+
+Prints a table: exit code, restarts, seconds, whether the weights are those of the undisturbed run, and what was left
+behind (processes, ports, shared memory, temporary files). Ends with 1 if any line is not as it should be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.launch_support import alive_with
+from tests.conftest import run_program
+
+_STEPS = 10
+_RUN = ("--workers", 3, "--epochs", 2, "--batch-size", 100, "--set", f"data.limit_train={100 * _STEPS}",
+        "--set", "data.limit_validation=500", "--set", "training.validation_batch_size=100",
+        "--set", "training.steps_per_execution=2", "--set", "model.dropout=0.2", "--set", "run.tensorboard=false",
+        "--set", "run.checkpoint_every_s=0.001")  # fmt: skip
+_LAST = 2 * _STEPS
+
+DRILLS = (
+    "kill:1@at=start", "kill:0@at=start", "kill:0@step=2", "kill:2@step=2", "kill:1@step=14", "kill:0@step=14",
+    "kill:2@step=10,at=validation", "kill:0@step=10,at=validation", "kill:0@step=6,at=saving",
+    f"kill:1@step={_LAST}", f"kill:0@step={_LAST}",
+    "stop:2@at=start", "stop:1@step=14", "stop:0@step=14", "stop:1@step=10,at=validation", "stop:0@step=6,at=saving",
+    f"stop:2@step={_LAST}",
+    "exit:7@rank=1,step=14", "exit:7@rank=0,step=14", "exit:7@rank=2,step=10,at=validation",
+    f"exit:7@rank=1,step={_LAST}",
+    "term:1@step=14", "term:0@step=4",
+    "corrupt-checkpoint@step=14", "disk-full@step=4",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one drill ended."""
+
+    drill: str
+    code: int
+    restarts: int
+    seconds: float
+    digest: str | None
+    left: tuple[str, ...]
+
+    def line(self, expected: str) -> tuple[str, bool]:
+        """A line of the table, and whether it is as it should be."""
+        same = self.digest == expected
+        wanted_restarts = 0 if self.drill.startswith("disk-full") else 1
+        good = self.code == 0 and same and not self.left and self.restarts == wanted_restarts
+        left = "; ".join(self.left) or "nothing"
+        words = (f"{self.drill:<34}", f"{self.code:>4}", f"{self.restarts:>8}", f"{self.seconds:>7.1f}")
+        return f"{' '.join(words)}  {'same' if same else 'OTHER':<7} {left}{'' if good else '   <--'}", good
+
+
+def leftovers(folder: Path, shared_before: set[str]) -> Iterator[str]:
+    """What a run should not have left."""
+    for pid, command in alive_with(f"TFMP_SOAK={folder}").items():
+        yield f"process {pid} {command[:40]}"
+    for name in set(os.listdir("/dev/shm")) - shared_before:  # noqa: PTH208
+        yield f"/dev/shm/{name}"
+    for path in folder.rglob("*.tmp*"):
+        yield str(path.relative_to(folder))
+    for port in sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", (folder / "events.jsonl").read_text()))):
+        with socket.socket() as sock:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                sock.bind(("127.0.0.1", int(port)))
+            except OSError:
+                yield f"port {port}"
+
+
+def run(folder: Path, drill: str | None) -> Outcome:
+    """Train with a drill, or without."""
+    shared_before = set(os.listdir("/dev/shm"))  # noqa: PTH208
+    arguments = ("--drill", drill) if drill else ()
+    done = run_program("train", *_RUN, *arguments, "--run-dir", folder, env={"TFMP_SOAK": str(folder)})
+    summary = json.loads((folder / "summary.json").read_text())
+    left = tuple(leftovers(folder, shared_before))
+    return Outcome(drill or "none", done.code, summary["restarts"], done.seconds, summary["weights_sha256"], left)
+
+
+def main() -> int:
+    """Run the drills named on the command line, or all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("drills", nargs="*", default=DRILLS)
+    drills = parser.parse_args().drills
+    bad = 0
+    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
+        expected = run(Path(scratch) / "none", None)
+        print(f"{'drill':<34} exit restarts seconds  weights left", flush=True)
+        print(
+            f"{'none':<34} {expected.code:>4} {0:>8} {expected.seconds:>7.1f}  {(expected.digest or '')[:7]}",
+            flush=True,
+        )
+        for i, drill in enumerate(drills):
+            text, good = run(Path(scratch) / str(i), drill).line(expected.digest or "")
+            bad += not good
+            print(text, flush=True)
+    print(f"{len(drills) - bad} of {len(drills)} drills ended as if nothing had happened")
+    return 1 if bad or expected.code else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
