@@ -96,7 +96,8 @@ class Fit:
                 validation_data=validation.dataset(strategy, repeat_epoch=True),
                 validation_steps=-(-SAMPLES // 50),
             )
-            self.logs = {name: values[-1] for name, values in history.history.items()}
+            self.epochs = history.history
+            self.logs = {name: values[-1] for name, values in self.epochs.items()}
         except StopAgreed:
             self.stopped = True
         self.checkpoint = load_checkpoint(Path(self.events[-1]["path"]))
@@ -128,7 +129,8 @@ def test_stopped_and_resumed_is_the_same_to_the_bit(
     assert (cut.checkpoint.epoch, cut.checkpoint.step) == place
     resumed = Fit(tmp_path, 2, resume=cut.checkpoint)
     assert resumed.state == whole.state
-    assert resumed.logs == whole.logs, "the epoch that was cut counts whole"
+    from_second = {name: values[1:] for name, values in whole.epochs.items()}
+    assert resumed.epochs == from_second, "the epoch that was cut counts whole"
     assert len(resumed.seen) == len(whole.seen) - stop_after, "callbacks see no step twice"
     assert (resumed.early.best, resumed.early.wait) == (whole.early.best, whole.early.wait)
 
