@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -42,9 +42,9 @@ KEY_FLAGS = (
 )
 
 
-def run_options(command: Command) -> Command:
+def run_options(command: Command, flags: Sequence[KeyFlag] = KEY_FLAGS) -> Command:
     """Add CONFIG, ``--set`` and the flags for configuration keys."""
-    for flag in reversed(KEY_FLAGS):
+    for flag in reversed(flags):
         command = click.option(flag.name, _variable(flag), metavar=flag.metavar, help=flag.help)(command)
     command = click.option(
         "--set",
@@ -64,20 +64,23 @@ def output_options(command: Command) -> Command:
     return click.option("-v", "--verbose", is_flag=True, help="Everything the workers print; tracebacks.")(command)
 
 
-def resolve_settings(config: Path | None, sets: tuple[str, ...], flags: dict[str, Any]) -> Resolved:
+def resolve_settings(
+    config: Path | None, sets: tuple[str, ...], flags: Mapping[str, Any], known: Sequence[KeyFlag] = KEY_FLAGS
+) -> Resolved:
     """Merge defaults, file, ``--set`` and flags.
 
     Args:
         config: The YAML file.
         sets: ``KEY=VALUE`` texts.
         flags: Values of the options that :func:`run_options` added, by variable name.
+        known: The flags that it was given.
 
     Raises:
         UsageError: See :func:`tfmp.config.resolve`.
     """
     from tfmp.config import FlagValue, resolve
 
-    given = [FlagValue(flag.key, flag.name, flags.get(_variable(flag))) for flag in KEY_FLAGS]
+    given = [FlagValue(flag.key, flag.name, flags.get(_variable(flag))) for flag in known]
     return resolve(config, sets, given)
 
 

@@ -229,6 +229,20 @@ class ClusterConfig(Section):
     start_timeout_s: Positive = Field(
         default=300.0, description="Seconds in which every worker must have joined, before the missing ones are named."
     )
+    rendezvous: Text | None = Field(
+        default=None,
+        description="`host:port` of worker 0, at which workers on several hosts learn each other's addresses; for "
+        "launchers that know none, such as `mpirun`.",
+    )
+    heartbeat_timeout_s: Positive = Field(
+        default=30.0,
+        description="Seconds without a word from another host, after which its worker counts as lost.",
+    )
+    token: Text | None = Field(
+        default=None,
+        description="Shared secret of the hosts of one cluster: launchers without it cannot join. Never shown, nor "
+        "written to the run folder. It does not protect TensorFlow's own traffic.",
+    )
 
     @property
     def worker_addresses(self) -> tuple[str, ...] | None:

@@ -21,7 +21,7 @@ from tfmp.errors import TfmpError
 
 #: Versions whose source was read and whose behaviour the test-suite was run on (oldest and newest).
 OLDEST_TENSORFLOW = (2, 18)
-OLDEST_KERAS = (3, 7)
+OLDEST_KERAS = (3, 10)
 
 
 def _version(text: str) -> tuple[int, int]:

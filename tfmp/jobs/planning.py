@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfmp.cluster.plan import Plan, PlanInput, make_plan
@@ -12,6 +12,7 @@ from tfmp.cluster.resources import affinity_cpus, available_cores, visible_gpus
 from tfmp.errors import UsageError
 
 if TYPE_CHECKING:
+    from tfmp.cluster.spec import ClusterSpec
     from tfmp.config import RunConfig
     from tfmp.data.entry import DatasetHeader
 
@@ -41,7 +42,7 @@ def local_port_count(config: RunConfig) -> int:
         raise UsageError(
             "tfmp train starts workers on this machine only: expected a number of workers, received addresses",
             where="cluster.workers",
-            hint="give a number (--workers 4), and run workers on several hosts one by one",
+            hint="give a number (--workers 4), or run tfmp worker with its --index on each host",
         )
     return 0 if config.cluster.strategy == "mirrored" else config.cluster.worker_count
 
@@ -52,28 +53,46 @@ def plan_local_run(config: RunConfig, header: DatasetHeader, machine: Machine, p
     Raises:
         UsageError: The configuration does not fit the machine or the data (see :func:`tfmp.cluster.plan.make_plan`).
     """
+    return make_plan(replace(_inputs(config, header, machine), workers=config.cluster.worker_count, ports=ports))
+
+
+def plan_cluster_run(
+    config: RunConfig, header: DatasetHeader, machine: Machine, cluster: ClusterSpec, rank: int
+) -> Plan:
+    """The plan of a run over several hosts, of which this machine is one.
+
+    Args:
+        config: The configuration.
+        header: The data.
+        machine: This worker's share of its machine.
+        cluster: All workers.
+        rank: The worker on this machine.
+
+    Raises:
+        UsageError: The configuration does not fit the machine or the data (see :func:`tfmp.cluster.plan.make_plan`).
+    """
+    return make_plan(replace(_inputs(config, header, machine), cluster=cluster, local_ranks=(rank,)))
+
+
+def _inputs(config: RunConfig, header: DatasetHeader, machine: Machine) -> PlanInput:
     cluster, training, data = config.cluster, config.training, config.data
-    return make_plan(
-        PlanInput(
-            batch_size=training.batch_size,
-            train_samples=_limited(header.train_samples, data.limit_train),
-            validation_samples=_limited(header.validation_samples, data.limit_validation),
-            cores=machine.cores,
-            strategy=cluster.strategy,
-            workers=cluster.worker_count,
-            ports=ports,
-            devices=cluster.devices,
-            device=cluster.device,
-            collective=cluster.collective,
-            gpus=machine.gpus,
-            cpus=machine.cpus,
-            environ=machine.environ,
-            threads_per_worker=cluster.threads_per_worker,
-            epochs=training.epochs,
-            steps_per_epoch=training.steps_per_epoch,
-            steps_per_execution=training.steps_per_execution,
-            validation_batch_size=training.validation_batch_size,
-        )
+    return PlanInput(
+        batch_size=training.batch_size,
+        train_samples=_limited(header.train_samples, data.limit_train),
+        validation_samples=_limited(header.validation_samples, data.limit_validation),
+        cores=machine.cores,
+        strategy=cluster.strategy,
+        devices=cluster.devices,
+        device=cluster.device,
+        collective=cluster.collective,
+        gpus=machine.gpus,
+        cpus=machine.cpus,
+        environ=machine.environ,
+        threads_per_worker=cluster.threads_per_worker,
+        epochs=training.epochs,
+        steps_per_epoch=training.steps_per_epoch,
+        steps_per_execution=training.steps_per_execution,
+        validation_batch_size=training.validation_batch_size,
     )
 
 
