@@ -65,7 +65,7 @@ def _unweighted(self: ReplicaStep, x: Any, n_local: Any, n_global: Any) -> Any:
 
 def test_the_parity_test_notices_a_wrong_weighting(monkeypatch: pytest.MonkeyPatch) -> None:
     # What stock code does: each replica's own mean, then the mean of the means.
-    monkeypatch.setattr(ReplicaStep, "_row_weight", _unweighted)
+    monkeypatch.setattr(ReplicaStep, "row_weight", _unweighted)
     model, _ = train_bridged(3, lambda: build(OPTIMIZERS["sgd"]()))
     assert not difference(plain("sgd")[0], model) <= 1e-6
 

@@ -20,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
+from tfmp.distribute.collective import Reducer
 from tfmp.distribute.state import decorrelate_seeds, split_state, summed_state
 from tfmp.distribute.step import ReplicaStep
 from tfmp.distribute.strategy import first_local
@@ -50,6 +51,7 @@ def bridge(
     feed: IndexedFeed | None = None,
     validation_feed: IndexedFeed | None = None,
     jit_compile: bool = False,
+    reducer: Reducer | None = None,
 ) -> Any:
     """Make ``fit`` and ``evaluate`` of a compiled Keras model right under a ``tf.distribute`` strategy.
 
@@ -67,6 +69,7 @@ def bridge(
         feed: Where batches of ``fit`` are gathered inside the step, as tfmp does. ``None``: the data set holds them.
         validation_feed: The same for ``evaluate``.
         jit_compile: Compile forward and backward (not the exchange) with XLA.
+        reducer: How to sum over replicas. ``None``: with TensorFlow's collectives.
 
     Returns:
         The same model.
@@ -91,7 +94,8 @@ def bridge(
             where=f"class {type(model).__name__}",
             hint="override compute_loss or compute_metrics instead",
         )
-    _Bridge(model, feed, validation_feed, jit_compile).install()
+    replicas = model._distribute_strategy.num_replicas_in_sync
+    _Bridge(model, feed, validation_feed, jit_compile, reducer or Reducer(replicas)).install()
     return model
 
 
@@ -99,13 +103,19 @@ class _Bridge:
     """The state of one bridged model, kept outside Keras's attribute tracking."""
 
     def __init__(
-        self, model: Any, feed: IndexedFeed | None, validation_feed: IndexedFeed | None, jit_compile: bool
+        self,
+        model: Any,
+        feed: IndexedFeed | None,
+        validation_feed: IndexedFeed | None,
+        jit_compile: bool,
+        reducer: Reducer,
     ) -> None:
         self.model = model
         self.strategy: tf.distribute.Strategy = model._distribute_strategy
         self.feed = feed
         self.validation_feed = validation_feed
         self.jit_compile = jit_compile
+        self.reducer = reducer
         self.steps_done = 0
         self._loss_sum = 0.0
         self._samples = 0
@@ -197,8 +207,8 @@ class _Bridge:
         step's samples (float64 [K]) and the metric state of all replicas (float64; the sum of loss times samples last).
         """
         strategy, model = self.strategy, self.model
-        replicas = strategy.num_replicas_in_sync
-        replica_step = ReplicaStep(model, replicas, jit_compile=self.jit_compile)
+        reducer = self.reducer
+        replica_step = ReplicaStep(model, reducer, jit_compile=self.jit_compile)
         step = replica_step.train if training else replica_step.evaluate
         steps_per_execution = model.steps_per_execution
         metric_variables = self._metric_variables()
@@ -212,7 +222,7 @@ class _Bridge:
             return step(batch, None, None)
 
         def exchange(local_loss_sum: tf.Tensor) -> tf.Tensor:
-            return summed_state(metric_variables, tf.reshape(local_loss_sum, [1]), replicas)
+            return summed_state(metric_variables, tf.reshape(local_loss_sum, [1]), reducer)
 
         def start() -> Any:
             none = tf.zeros([steps_per_execution], tf.float64)
