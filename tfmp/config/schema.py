@@ -213,7 +213,8 @@ class ClusterConfig(Section):
     device: Word[words.Device] = Field(default="auto", description="Kind of device. `auto`: GPUs where there are any.")
     collective: Word[words.Collective] = Field(
         default="auto",
-        description="How gradients are summed. `ring`: gRPC; `nccl`: GPUs only; `auto`: the fastest that fits.",
+        description="How gradients are summed. `shm`: memory that the workers of one host share; `ring`: gRPC; `nccl`: GPUs only; "
+        "`auto`: the fastest that fits.",
     )
     base_port: Port | None = Field(
         default=None, description="Port of worker 0; worker i listens on base_port + i. null: free ports."

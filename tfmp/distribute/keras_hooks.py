@@ -117,6 +117,12 @@ def loss_reductions(model: Any) -> set[str | None]:
     return {getattr(loss, "reduction", "sum_over_batch_size") for loss in losses if loss is not None}
 
 
+def unweighted_metrics(model: Any) -> bool:
+    """Whether ``compile`` was given metrics that Keras calls without sample weights."""
+    container = model._compile_metrics
+    return container is not None and bool(keras.tree.flatten(container._user_metrics or []))
+
+
 def loss_scale(dtype: tf.DType) -> tf.Tensor:
     """The factor by which Keras scales a mean loss under the current strategy: 1/R, as exact as Keras has it.
 

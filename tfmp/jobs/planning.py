@@ -96,7 +96,9 @@ def _inputs(config: RunConfig, header: DatasetHeader, machine: Machine) -> PlanI
     )
 
 
-def worker_payload(plan: Plan, rank: int, run_dir: str, data_header: str) -> dict[str, Any]:
+def worker_payload(
+    plan: Plan, rank: int, run_dir: str, data_header: str, meeting: dict[str, str] | None = None
+) -> dict[str, Any]:
     """What worker ``rank`` is told: the fields of :class:`tfmp.train.worker.WorkerTask`."""
     worker = plan.workers[rank]
     return {
@@ -110,6 +112,7 @@ def worker_payload(plan: Plan, rank: int, run_dir: str, data_header: str) -> dic
         "collective": plan.collective.name,
         "steps_per_epoch": plan.batch.steps_per_epoch,
         "steps_per_execution": plan.batch.steps_per_execution,
+        "meeting": meeting,
     }
 
 

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfmp.cluster.resources import available_cores
 from tfmp.config import RunConfig, load_run_config
 from tfmp.data.cache import open_cached
 from tfmp.errors import TfmpError
 from tfmp.runfolder import RunFolder
 
 if TYPE_CHECKING:
+    from tfmp.distribute.collective import Reducer
     from tfmp.data.arrays import DatasetArrays
     from tfmp.launch.channel import EventChannel
 
@@ -38,6 +40,7 @@ class WorkerTask:
         local_replicas: Replicas of this worker.
         gpus: Whether the replicas are GPUs.
         collective: How gradients are summed over workers.
+        meeting: With the collective ``shm``: the ``directory`` where the workers meet, and their ``token``.
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
     """
@@ -52,6 +55,7 @@ class WorkerTask:
     collective: str
     steps_per_epoch: int
     steps_per_execution: int
+    meeting: dict[str, str] | None = None
 
 
 def main(payload: dict[str, Any], channel: EventChannel) -> None:
@@ -105,7 +109,14 @@ def train(task: WorkerTask, channel: EventChannel) -> None:
         total_steps = config.training.epochs * task.steps_per_epoch
         model = build_model(config, arrays.image_shape, arrays.classes, total_steps, task.steps_per_execution)
         feed, validation_feed, validation_steps = _feeds(config, task, arrays)
-        bridge(model, feed=feed, validation_feed=validation_feed, jit_compile=config.training.jit_compile)
+        reducer = _shared_memory(task, model, config.cluster.start_timeout_s) if task.collective == "shm" else None
+        bridge(
+            model,
+            feed=feed,
+            validation_feed=validation_feed,
+            jit_compile=config.training.jit_compile,
+            reducer=reducer,
+        )
 
     every = config.training.validation_every
     callbacks = build_callbacks(config.training)
@@ -171,6 +182,26 @@ def _feeds(config: RunConfig, task: WorkerTask, arrays: DatasetArrays) -> tuple[
         Feed(images, labels, plan(validation_batch, False, None)),
         -(-len(images) // validation_batch),
     )
+
+
+def _shared_memory(task: WorkerTask, model: Any, timeout_s: float) -> Reducer:
+    """Meet the other workers of this host, with room for the model's gradient in one piece."""
+    from tfmp.distribute.collective import SharedMemoryReducer
+    from tfmp.distribute.shm import SharedMemoryGroup
+
+    if task.meeting is None:
+        raise TfmpError("expected a place to meet for the collective shm, received none", where=f"worker {task.rank}")
+    gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
+    group = SharedMemoryGroup.join(
+        Path(task.meeting["directory"]),
+        task.rank,
+        task.replicas,
+        capacity_bytes=gradient_bytes + 4096,
+        token=bytes.fromhex(task.meeting["token"]),
+        timeout_s=timeout_s,
+        spin=available_cores() >= task.replicas,
+    )
+    return SharedMemoryReducer(group)
 
 
 def _leave_together(strategy: Any) -> None:

@@ -1,0 +1,301 @@
+"""One run on this machine, from its first worker to its summary: what ``tfmp train`` and ``tfmp worker`` share."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
+from tfmp.jobs.meeting import meeting_place
+from tfmp.jobs.outcome import describe_failure, failure_record, other_workers
+from tfmp.jobs.planning import worker_payload
+from tfmp.launch.runner import GroupControl, run_group
+from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
+from tfmp.launch.zygote_client import Zygote
+from tfmp.report.noise import is_noise
+from tfmp.report.numbers import count
+from tfmp.report.recorder import Recorder
+from tfmp.report.summary import print_rows, print_table, summary_rows
+from tfmp.report.view import PlainView, make_view
+from tfmp.runfolder import RunFolder, write_json
+
+if TYPE_CHECKING:
+    from tfmp.cluster.plan import Plan
+    from tfmp.config import Resolved, RunConfig
+    from tfmp.data.cache import CachedDataset
+
+#: What the helper process imports once for all workers.
+PRELOAD = ("tensorflow", "keras", "tfmp.train.preload")
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What the command line says beside the configuration.
+
+    Attributes:
+        config_file: The configuration file, if one was given: it names the run.
+        live: Whether a live display is wanted on a terminal.
+        verbosity: -1 quiet, 0 normal, 1 everything.
+        started_s: Wall clock when the command was entered.
+    """
+
+    config_file: Path | None = None
+    live: bool = True
+    verbosity: int = 0
+    started_s: float = 0.0
+
+
+class Run:
+    """The workers of this machine and what is recorded of them.
+
+    Args:
+        config: The configuration.
+        plan: The run; its local workers are started here.
+        folder: The run folder. Without rank 0 among the local workers it gets their logs and events only.
+        dataset: The prepared data.
+        options: See :class:`TrainOptions`.
+    """
+
+    def __init__(
+        self, config: RunConfig, plan: Plan, folder: RunFolder, dataset: CachedDataset, options: TrainOptions
+    ) -> None:
+        self.recorder = Recorder(folder, time.time, options.started_s or time.time())
+        self._config = config
+        self._plan = plan
+        self._folder = folder
+        self._dataset = dataset
+        self._options = options
+        self._local = [worker for worker in plan.workers if worker.local]
+        self._is_chief = plan.workers[0].local
+        self._last_steps: dict[int, Any] = {}
+        self._network_said = False
+        self._hidden_lines = 0
+
+    def watch(
+        self,
+        zygote: Zygote,
+        *,
+        announce: str,
+        on_ready: Callable[[], None] | None = None,
+        on_event: Callable[[int, dict[str, Any]], None] | None = None,
+        on_tick: Callable[[GroupControl], None] | None = None,
+        tick_s: float = 0.25,
+    ) -> GroupResult:
+        """Run the local workers to their end.
+
+        Args:
+            zygote: Starts them.
+            announce: What to say first.
+            on_ready: Called when all of them are ready.
+            on_event: Called with each of their events.
+            on_tick: See :func:`tfmp.launch.runner.run_group`.
+            tick_s: Seconds between two calls of it.
+        """
+        plan, recorder = self._plan, self.recorder
+        view = make_view(
+            live=self._options.live,
+            epochs=plan.epochs,
+            steps_per_epoch=plan.batch.steps_per_epoch,
+            workers=len(self._local),
+            verbosity=self._options.verbosity,
+        )
+        recorder.note("start", workers=len(plan.workers), plan=plan.to_json())
+        view.say(announce)
+
+        def take_event(rank: int, event: dict[str, Any]) -> None:
+            recorder.on_event(rank, event)
+            if event.get("event") == "progress":
+                self._last_steps[rank] = {"epoch": event["epoch"], "step": event["step"]}
+            if event.get("event") == "ready" and len(recorder.ready) == len(self._local) and on_ready is not None:
+                on_ready()
+            # Logs are equal on all workers: where rank 0 is elsewhere, another tells of the same progress.
+            view.on_event(rank if self._is_chief else rank - self._local[0].rank, event)
+            if on_event is not None:
+                on_event(rank, event)
+
+        def on_line(rank: int, stream: str, text: str) -> None:
+            if self._options.verbosity <= 0 and is_noise(text):
+                self._hidden_lines += 1
+            else:
+                view.on_line(rank, stream, text)
+
+        def tick(control: GroupControl) -> None:
+            if not self._network_said and zygote.ready is not None:
+                self._network_said = True
+                self._note_helper(zygote, view)
+            view.tick()
+            if on_tick is not None:
+                on_tick(control)
+
+        try:
+            with meeting_place(plan) as meeting:
+                return run_group(
+                    zygote,
+                    self._specs(meeting),
+                    on_event=take_event,
+                    on_line=on_line,
+                    on_tick=tick,
+                    grace_period_s=self._config.run.grace_period_s,
+                    start_timeout_s=self._config.cluster.start_timeout_s,
+                    tick_s=tick_s,
+                )
+        finally:
+            view.close()
+
+    def finish(self, result: GroupResult) -> int:
+        """Say how a run whose workers are all here ended, and record it; return the exit code."""
+        self.note_exits(result)
+        if result.stopped_by is not None:
+            return self.interrupted(result.stopped_by)
+        if result.exit_code != EXIT_OK:
+            return self.fail(result, self.describe(result))
+        if disagreement := self._disagreement():
+            return self.fail(result, disagreement)
+        return self.succeed()
+
+    def note_exits(self, result: GroupResult) -> None:
+        """Record how each worker ended."""
+        for one in result.exits:
+            self.recorder.note("exit", rank=one.rank, exit_code=one.exit_code, signal=one.signal, cause=one.cause)
+
+    def describe(self, result: GroupResult) -> TfmpError:
+        """The error block for workers that failed."""
+        return describe_failure(result, self.recorder.errors, self._plan)
+
+    def interrupted(self, signum: int) -> int:
+        """Say and record that the user ended the run; return the exit code."""
+        self._summarise("interrupted")
+        after = f" after epoch {len(self.recorder.epochs)} of {self._plan.epochs}" if self._is_chief else ""
+        complain(f"interrupted by {signal_name(signum)}{after}; run folder: {self._folder.path}")
+        return 128 + signum
+
+    def fail(self, result: GroupResult, error: TfmpError, *, own: bool = True) -> int:
+        """Say and record that the run failed; return the exit code.
+
+        Args:
+            result: How the local workers ended.
+            error: What is to blame.
+            own: Whether that is a local worker, whose last lines then belong to it.
+        """
+        self._summarise("failed")
+        code = error.exit_code if not own else result.exit_code or EXIT_FAILED
+        if self._is_chief:
+            write_json(self._folder.failure, failure_record(result, error, self._last_steps) | {"exit_code": code})
+        else:
+            self.recorder.note("failure", what=error.what, where=error.where, exit_code=code)
+        first = result.first_failure
+        if own and first is not None and (tail := result.tail(first.rank)):
+            complain(f"last lines of worker {first.rank} ({self._folder.log(0, first.rank)}):")
+            complain("\n".join(f"  | {line}" for line in tail))
+        for line in other_workers(result) if own and first is not None else []:
+            complain(line)
+        complain(error.render())
+        complain(f"  run folder: {self._folder.path}")
+        return code
+
+    def succeed(self) -> int:
+        """Say and record that the run ended well; return the exit code."""
+        summary = self._summarise("done")
+        if self._options.verbosity >= 0:
+            if self._hidden_lines:
+                say(f"{count(self._hidden_lines, 'harmless line')} of TensorFlow not shown (logs/ has all)")
+            if self._is_chief:
+                print_rows(summary_rows(summary, str(self._folder.path)), "done")
+            else:
+                say(f"done: the run folder is with worker 0; logs of this worker: {self._folder.path}")
+        return EXIT_OK
+
+    def _note_helper(self, zygote: Zygote, view: PlainView) -> None:
+        ready = zygote.ready
+        if ready is None:
+            return
+        self.recorder.note("helper_ready", import_s=ready.import_s, private_network=ready.private_network)
+        # Workers of several hosts have no private network to miss.
+        if ready.network_note and self._plan.strategy != "mirrored" and len(self._local) == len(self._plan.workers):
+            view.say(f"note: the workers' network is not private: {ready.network_note}")
+
+    def _specs(self, meeting: dict[str, str] | None) -> list[WorkerSpec]:
+        plan, folder = self._plan, self._folder
+        run_dir = str(folder.path.absolute())
+        return [
+            WorkerSpec(
+                rank=worker.rank,
+                env=worker.env,
+                unset=worker.unset,
+                log_path=folder.log(0, worker.rank),
+                target="tfmp.train.worker:main",
+                payload=worker_payload(plan, worker.rank, run_dir, str(self._dataset.path), meeting),
+                cpus=worker.cpus,
+            )
+            for worker in self._local
+        ]
+
+    def _disagreement(self) -> TfmpError | None:
+        """An error if workers that all ended well do not hold the same weights, or nothing was saved."""
+        digests = self.recorder.digests
+        if len(digests) == len(self._plan.workers) and len(set(digests.values())) == 1 and self.recorder.model_saved:
+            return None
+        held = ", ".join(f"worker {rank}: {digest[:12]}" for rank, digest in sorted(digests.items()))
+        return TfmpError(
+            "expected the same trained weights on every worker", where=held or "no worker reported its weights"
+        )
+
+    def _summarise(self, status: str) -> dict[str, Any]:
+        plan = self._plan
+        summary = self.recorder.summary(
+            status=status,
+            workers=len(plan.workers),
+            strategy=plan.strategy,
+            collective=plan.collective.name,
+            replicas=plan.replicas,
+        )
+        if self._is_chief:
+            write_json(self._folder.summary, summary)
+        return summary
+
+
+def headline(plan: Plan) -> str:
+    """One line for what will be done."""
+    batch = plan.batch
+    each = f"{batch.per_replica_batch} a replica" + (f": {batch.uneven}" if batch.uneven else "")
+    return (
+        f"{count(len(plan.workers), 'worker')}, {plan.strategy}, collective {plan.collective.name}; "
+        f"replicas: {plan.replicas}; global batch {batch.global_batch:,} ({each}); "
+        f"{batch.steps_per_epoch:,} steps an epoch, {count(plan.epochs, 'epoch')}"
+    )
+
+
+def print_plan(resolved: Resolved, plan: Plan) -> None:
+    """Print the settings, where each comes from, and the plan with each worker's TF_CONFIG."""
+    from tfmp.cluster.plan import WORKER_COLUMNS
+
+    print("settings:")
+    print("\n".join(f"  {line}" for line in resolved.to_yaml(origins=True).splitlines()))
+    print_rows(plan.describe(), "plan:")
+    print("workers:")
+    print_table(WORKER_COLUMNS, plan.worker_rows())
+    for worker in plan.workers:
+        if worker.tf_config:
+            print(f"  worker {worker.rank}: TF_CONFIG={json.dumps(json.loads(worker.tf_config))}")
+    for warning in plan.warnings:
+        print(f"warning: {warning}")
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def be_quiet(text: str) -> None:
+    """Print nothing."""
+    del text
+
+
+def complain(text: str) -> None:
+    """Print a line on standard error at once."""
+    print(text, file=sys.stderr, flush=True)
