@@ -5,6 +5,7 @@ The run's own output is captured twice, in the middle and at the end, and drawn 
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import tempfile
@@ -35,13 +36,13 @@ def main() -> None:
         while not Path(scratch, "end").exists():
             time.sleep(0.1)
             screen = tmux("capture-pane", "-e", "-p")
-            if "epoch 4/5 ━" in screen or "epoch 4/5 " in screen and "━" in screen:
+            if "epoch 4/5 " in screen and "━" in screen:
                 middle = middle or screen
         screen = tmux("capture-pane", "-e", "-p")
         tmux("kill-server")
         screen = screen.rstrip()
         bar = next((line for line in middle.splitlines() if "━" in line), "")
-    console = Console(record=True, width=_COLUMNS, file=open("/dev/null", "w"), force_terminal=True)
+    console = Console(record=True, width=_COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ {_COMMAND}", style="bold"))
     lines = screen.splitlines()
     place = next((i for i, line in enumerate(lines) if "epoch 4/5" in line), len(lines))
