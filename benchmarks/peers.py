@@ -4,7 +4,8 @@
 
 The work: MNIST, 784-128-10, ReLU, Adam, samples in a new order each epoch, the last short batch included, two cores.
 Each contender runs once a round; ratios are taken within a round. Printed are medians and the range of all rounds as a
-Markdown table. PyTorch is looked for in PYTHON (its own environment will do), and left out, with a line, where it is absent.
+Markdown table. PyTorch is looked for in PYTHON (its own environment will do), and left out, with a line, where it is
+absent.
 """
 
 from __future__ import annotations

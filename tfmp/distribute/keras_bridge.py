@@ -258,21 +258,20 @@ class _Bridge:
                 k, finite, losses, samples, loss_sums = count(k, losses, samples, loss_sums, outcome)
             return end(k, losses, samples, loss_sums)
 
-        def run_local_block(iterator: Any) -> Any:
-            k, finite, losses, samples, loss_sums = start()
-            block = first_local(strategy, iterator.get_next())
-            while k < block["steps"] and finite:
-                loss = local_step.step(block, k)
-                losses, samples = _write(losses, k, loss), _write(samples, k, block["n_global"][k])
-                k, finite = k + 1, tf.math.is_finite(loss)
-            return end(k, losses, samples, loss_sums)
+        run = run_batches if feed is None else run_block
+        if feed is not None and training and why_not(model, strategy) is None:
+            local_step = LocalStep(model, strategy, reducer, feed.gather, jit_compile=self.jit_compile)
 
-        run, local_step = run_batches if feed is None else run_block, None
-        if feed is not None and training:
-            obstacle = why_not(model, strategy)
-            if obstacle is None:
-                local_step = LocalStep(model, strategy, reducer, feed.gather, jit_compile=self.jit_compile)
-                run = run_local_block
+            def run_local_block(iterator: Any) -> Any:
+                k, finite, losses, samples, loss_sums = start()
+                block = first_local(strategy, iterator.get_next())
+                while k < block["steps"] and finite:
+                    loss = local_step.step(block, k)
+                    losses, samples = _write(losses, k, loss), _write(samples, k, block["n_global"][k])
+                    k, finite = k + 1, tf.math.is_finite(loss)
+                return end(k, losses, samples, loss_sums)
+
+            run, replica_step = run_local_block, local_step.replica_step
         compiled = run if model.run_eagerly else tf.function(run, reduce_retracing=True)
 
         def execute(iterator: Any) -> Any:

@@ -61,15 +61,10 @@ class LocalStep:
         self._strategy = strategy
         self._reducer = reducer
         self._gather = gather
-        self._step = ReplicaStep(model, reducer)
+        self.replica_step = ReplicaStep(model, reducer)
         self._variables = model.trainable_weights
         self._forward_backward = tf.function(self._run_forward_backward, jit_compile=jit_compile)
         self._apply = tf.function(self._run_apply, jit_compile=jit_compile)
-
-    @property
-    def refused(self) -> Any:
-        """See :attr:`ReplicaStep.refused`."""
-        return self._step.refused
 
     def step(self, block: Any, k: tf.Tensor) -> tf.Tensor:
         """Run step ``k`` of a block (call in cross-replica context, inside a ``tf.function``).
@@ -91,9 +86,9 @@ class LocalStep:
     def _replica_forward_backward(self, block: Any, k: tf.Tensor) -> tf.Tensor:
         x, y = self._gather(tf.gather(block["index"], k))
         n_local = tf.gather(block["n_local"], k)
-        row_weight, _ = self._step.row_weight(x, n_local, tf.gather(block["n_global"], k))
-        loss, gradients, y_pred = self._step.gradients(x, y, None, row_weight)
-        self._variables = self._step.trained_variables(gradients)
+        row_weight, _ = self.replica_step.row_weight(x, n_local, tf.gather(block["n_global"], k))
+        loss, gradients, y_pred = self.replica_step.gradients(x, y, None, row_weight)
+        self._variables = self.replica_step.trained_variables(gradients)
         mask = tf.cast(tf.range(tf.shape(y)[0]) < n_local, tf.as_dtype(keras.config.floatx()))
         self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, None, y_pred))
         dense = [gradient for gradient in gradients if gradient is not None]

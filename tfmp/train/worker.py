@@ -22,8 +22,8 @@ from tfmp.errors import TfmpError
 from tfmp.runfolder import RunFolder
 
 if TYPE_CHECKING:
-    from tfmp.distribute.collective import Reducer
     from tfmp.data.arrays import DatasetArrays
+    from tfmp.distribute.collective import Reducer
     from tfmp.launch.channel import EventChannel
 
 
