@@ -46,7 +46,7 @@ def resolve_collective(
         )
     if requested in ("ring", "shm") and strategy == "mirrored":
         raise UsageError(
-            f"expected auto or nccl for the mirrored strategy, received {requested}: it joins processes, and this is one",
+            f"expected auto or nccl for the mirrored strategy, received {requested}: it joins processes, this is one",
             where="cluster.collective",
             hint="--collective auto",
         )

@@ -175,8 +175,10 @@ class TrainingConfig(Section):
         default=None,
         description="Steps that one call of the compiled function runs; changes speed only. null: tfmp chooses.",
     )
-    jit_compile: YesNo = Field(
-        default=False, description="Compile forward and backward with XLA: faster steps after a start of some seconds."
+    jit_compile: YesNo | None = Field(
+        default=None,
+        description="Compile the step with XLA: faster steps, about a second later. null: for the built-in model in "
+        "runs of 4,000 steps or more.",
     )
     validation_every: NonNegativeInt = Field(
         default=1, description="Epochs between validations. 0: only after the last epoch."
@@ -213,8 +215,8 @@ class ClusterConfig(Section):
     device: Word[words.Device] = Field(default="auto", description="Kind of device. `auto`: GPUs where there are any.")
     collective: Word[words.Collective] = Field(
         default="auto",
-        description="How gradients are summed. `shm`: memory that the workers of one host share; `ring`: gRPC; `nccl`: GPUs only; "
-        "`auto`: the fastest that fits.",
+        description="How gradients are summed. `shm`: memory that the workers of one host share; `ring`: gRPC; "
+        "`nccl`: GPUs only; `auto`: the fastest that fits.",
     )
     base_port: Port | None = Field(
         default=None, description="Port of worker 0; worker i listens on base_port + i. null: free ports."

@@ -4,7 +4,7 @@ Dimension letters: R replicas over all workers, P rows a replica holds (its shar
 static size where the feed says so), n_local the real ones among them, n_global the real samples of the global batch.
 
 The loss of the step is the mean over the *global* batch, so a replica's loss is weighted by its number of real
-samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (see ``loss_scale``), and the sum over
+samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (``loss_scale``), and the sum over
 replicas is the mean over the global batch, whatever the shares are. (Keras's own step averages the replicas' means:
 wrong as soon as shares differ, and NaN where one is empty.)
 """
@@ -63,8 +63,8 @@ class ReplicaStep:
         """Forward and backward of this replica.
 
         Returns:
-            Its part of the loss (the sum over replicas is the mean over the global batch), the gradient of each trainable
-            weight (``None`` where the loss does not depend on it), and the predictions.
+            Its part of the loss (the sum over replicas is the mean over the global batch), the gradient of each
+            trainable weight (``None`` where the loss does not depend on it), and the predictions.
         """
         model = self._model
         with tf.GradientTape() as tape:

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from tfmp.data.entry import DatasetHeader
 
 
+#: From so many steps on, compiling pays for itself (see :func:`compiles`).
+COMPILE_FROM_STEPS = 4000
+
+
 @dataclass(frozen=True)
 class Machine:
     """What this machine offers a run."""
@@ -96,8 +100,19 @@ def _inputs(config: RunConfig, header: DatasetHeader, machine: Machine) -> PlanI
     )
 
 
+def compiles(config: RunConfig, plan: Plan) -> bool:
+    """Whether the step is compiled with XLA. A function of configuration and plan alone: it changes bits of the result.
+
+    Two workers on two cores, global batch 256: a compiled step is 0.3 ms faster, and compiling takes about 1 s.
+    """
+    if config.training.jit_compile is not None:
+        return config.training.jit_compile
+    steps = plan.epochs * plan.batch.steps_per_epoch
+    return steps >= COMPILE_FROM_STEPS and config.model.factory is None and plan.strategy == "multi-worker"
+
+
 def worker_payload(
-    plan: Plan, rank: int, run_dir: str, data_header: str, meeting: dict[str, str] | None = None
+    config: RunConfig, plan: Plan, rank: int, run_dir: str, data_header: str, meeting: dict[str, str] | None = None
 ) -> dict[str, Any]:
     """What worker ``rank`` is told: the fields of :class:`tfmp.train.worker.WorkerTask`."""
     worker = plan.workers[rank]
@@ -112,6 +127,7 @@ def worker_payload(
         "collective": plan.collective.name,
         "steps_per_epoch": plan.batch.steps_per_epoch,
         "steps_per_execution": plan.batch.steps_per_execution,
+        "jit_compile": compiles(config, plan),
         "meeting": meeting,
     }
 

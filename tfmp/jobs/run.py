@@ -229,7 +229,7 @@ class Run:
                 unset=worker.unset,
                 log_path=folder.log(0, worker.rank),
                 target="tfmp.train.worker:main",
-                payload=worker_payload(plan, worker.rank, run_dir, str(self._dataset.path), meeting),
+                payload=worker_payload(self._config, plan, worker.rank, run_dir, str(self._dataset.path), meeting),
                 cpus=worker.cpus,
             )
             for worker in self._local

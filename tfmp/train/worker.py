@@ -40,6 +40,7 @@ class WorkerTask:
         local_replicas: Replicas of this worker.
         gpus: Whether the replicas are GPUs.
         collective: How gradients are summed over workers.
+        jit_compile: Whether the step is compiled with XLA.
         meeting: With the collective ``shm``: the ``directory`` where the workers meet, and their ``token``.
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
@@ -55,6 +56,7 @@ class WorkerTask:
     collective: str
     steps_per_epoch: int
     steps_per_execution: int
+    jit_compile: bool
     meeting: dict[str, str] | None = None
 
 
@@ -114,7 +116,7 @@ def train(task: WorkerTask, channel: EventChannel) -> None:
             model,
             feed=feed,
             validation_feed=validation_feed,
-            jit_compile=config.training.jit_compile,
+            jit_compile=task.jit_compile,
             reducer=reducer,
         )
 
