@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,13 +57,30 @@ class RunFolder:
         return self.path / "checkpoints"
 
     @property
+    def logs(self) -> Path:
+        """One folder an attempt."""
+        return self.path / "logs"
+
+    @property
     def tensorboard(self) -> Path:
         """TensorBoard event files, one in each of ``train`` and ``validation``."""
         return self.path / "tensorboard"
 
     def log(self, attempt: int, rank: int) -> Path:
         """Everything worker ``rank`` printed in an attempt (both from 0)."""
-        return self.path / "logs" / f"attempt-{attempt}" / f"worker-{rank}.log"
+        return self.logs / f"attempt-{attempt}" / f"worker-{rank}.log"
+
+    def next_attempt(self) -> int:
+        """The number of the next attempt: one more than the last that has logs."""
+        numbers = [int(one.name[8:]) for one in self.logs.glob("attempt-*") if one.name[8:].isdecimal()]
+        return max(numbers, default=-1) + 1
+
+    def remove_temporaries(self) -> None:
+        """Remove what killed writers left half written. Only while no worker of the run is alive."""
+        for folder in (self.path, self.checkpoints):
+            for leftover in folder.glob(".*.tmp*"):
+                with suppress(OSError):
+                    leftover.unlink()
 
 
 @contextmanager

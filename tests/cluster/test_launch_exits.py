@@ -148,7 +148,7 @@ def test_a_forked_worker_finds_its_own_surroundings(
     assert found["oom_score_adj"] == "200"
     # Nothing of the helper process's is open in a worker: only its own output and event pipes.
     assert found["stdin"] == "/dev/null"
-    assert [fd.partition(":")[0] for fd in found["fds"]] == ["/dev/null", "pipe", "pipe", "pipe"]
+    assert [fd.partition(":")[0] for fd in found["fds"]] == ["/dev/null", "/memfd", "pipe", "pipe", "pipe"]
     assert found["blocked"] == 0
     stop_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
     assert [s for s in stop_signals if found["ignored"] >> (s - 1) & 1] == []

@@ -74,22 +74,24 @@ def test_a_fault_in_native_code_leaves_a_stack(zygote: Zygote, case: Case) -> No
 
 def test_sigusr1_shows_where_a_target_is(zygote: Zygote, case: Case) -> None:
     def on_tick(control: GroupControl) -> None:
-        if not lines:
-            control.signal(0, signal.SIGUSR1)
-        else:
+        if stack := control.stacks()[0]:
+            stacks.append(stack)
             control.stop("seen")
+        else:
+            control.signal(0, signal.SIGUSR1)
 
-    lines: list[str] = []
+    stacks: list[str] = []
     ready: list[int] = []
     run_group(
         zygote,
         case.targets("ready_but_one", payload={"silent": -1}),
         on_event=lambda rank, event: ready.append(rank),
         on_tick=lambda control: on_tick(control) if ready else None,
-        on_line=lambda rank, stream, text: lines.append(text),
         tick_s=0.05,
     )
-    assert any(line.endswith(" in ready_but_one") for line in lines)
+    assert stacks[0].startswith("Current thread")
+    assert any(line.endswith(" in ready_but_one") for line in stacks[0].splitlines())
+    assert case.log().read_bytes() == b"", "stacks have a file of their own"
 
 
 def test_bytes_that_are_no_text_and_a_line_of_10_mb(zygote: Zygote, case: Case) -> None:

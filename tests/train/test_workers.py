@@ -105,7 +105,7 @@ def test_the_smoke_run_leaves_every_file(trained: Callable[..., Run]) -> None:
     events = {name for name in found if name.startswith("tensorboard/")}
     assert found - events == {
         "config.yaml", "metrics.jsonl", "events.jsonl", "summary.json", "model.keras",
-        "checkpoints/epoch-00001.keras", "logs/attempt-0/worker-0.log", "logs/attempt-0/worker-1.log",
+        "checkpoints/step-0000000008.npz", "logs/attempt-0/worker-0.log", "logs/attempt-0/worker-1.log",
     }  # fmt: skip
     assert sorted(name.split("/")[1] for name in events) == ["train", "validation"], "one event file in each"
     assert list(run.metrics[0]) == [

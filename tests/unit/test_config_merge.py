@@ -103,7 +103,8 @@ def test_an_unknown_key_finds_the_nearest_valid_one(tmp_path: Path, content: str
         ("trainng:\n", "unknown section trainng", "did you mean training?"),
         ("qqqq: 3\n", "unknown key qqqq", "the sections are model, data, training, cluster, run"),
         ("run: {zzzz: 3}\n", "unknown key run.zzzz",
-         "the keys of run are dir, name, tensorboard, checkpoints, grace_period_s"),
+         "the keys of run are dir, name, tensorboard, checkpoints, checkpoint_every_s, max_restarts, hang_timeout_s, "
+         "grace_period_s"),
         ("training.epochs: 3\n", "unknown key training.epochs",
          "write training: on a line of its own, and epochs indented below it"),
         ("training: 3\n", "training: expected a section with its keys indented below it, received 3", None),

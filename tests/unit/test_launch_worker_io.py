@@ -41,10 +41,12 @@ def seen(tmp_path: Path) -> Iterator[Seen]:
 
 
 def test_what_is_left_in_the_pipes_is_read_at_the_end(seen: Seen, tmp_path: Path) -> None:
-    with seen.worker.open_pipes() as (out, err, events):
+    with seen.worker.open_pipes() as (out, err, events, stacks):
         os.write(out, b"o" * 60_000 + b"\nlast words")
         os.write(err, b"Traceback\n")
         os.write(events, b'{"event": "ready"}\n{"event": "to')
+        os.write(stacks, b"in a collective")
+        assert seen.worker.stacks() == "in a collective"
         seen.worker.end()
         assert seen.events == [(2, {"event": "ready"})]
     assert [line for line in seen.lines if line[1] == "stderr"] == [(2, "stderr", "Traceback")]
@@ -54,7 +56,7 @@ def test_what_is_left_in_the_pipes_is_read_at_the_end(seen: Seen, tmp_path: Path
 
 
 def test_a_pipe_that_someone_else_fills_for_ever_does_not_hold_the_end(seen: Seen, tmp_path: Path) -> None:
-    with seen.worker.open_pipes() as (out, _, _):
+    with seen.worker.open_pipes() as (out, *_):
         writer = subprocess.Popen(["yes"], stdout=out)
         assert seen.selector.select(5)
         began_s = time.monotonic()
@@ -69,7 +71,7 @@ def test_a_caller_that_raises_leaves_nothing_open(seen: Seen) -> None:
         raise BrokenPipeError
 
     seen.worker.log._on_line = on_line
-    with seen.worker.open_pipes() as (out, _, _):
+    with seen.worker.open_pipes() as (out, *_):
         os.write(out, b"line\n")
         with pytest.raises(BrokenPipeError):
             seen.worker.end()

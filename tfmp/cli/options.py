@@ -38,6 +38,10 @@ KEY_FLAGS = (
     KeyFlag("--run-dir", "run.dir", "DIR", "Run folder  [default: runs/<date>-<time>-<name>]"),
     KeyFlag("--base-port", "cluster.base_port", "PORT", "Port of worker 0  [default: free ports]"),
     KeyFlag("--start-timeout", "cluster.start_timeout_s", "SECONDS", "In which every worker must be ready."),
+    KeyFlag("--max-restarts", "run.max_restarts", "N", "How often all workers start again after a failure."),
+    KeyFlag(
+        "--hang-timeout", "run.hang_timeout_s", "SECONDS", "Without a finished step, until the workers are stopped."
+    ),
     KeyFlag("--grace-period", "run.grace_period_s", "SECONDS", "From the request to stop to SIGKILL."),
 )
 

@@ -17,6 +17,8 @@ Examples:
   tfmp train --workers 2 --set training.optimizer=sgd --set training.schedule=constant
   tfmp train --strategy mirrored --devices 2
   tfmp train --workers 3 --batch-size 64 --dry-run
+  tfmp train --resume --run-dir runs/20260101-120000-mnist
+  tfmp train --workers 3 --drill kill:2@step=50
 
 \b
 Exit codes: 0 done, 1 training failed, 2 wrong usage or configuration, 130 Ctrl-C,
@@ -26,11 +28,21 @@ Exit codes: 0 done, 1 training failed, 2 wrong usage or configuration, 130 Ctrl-
 
 @click.command("train", epilog=_EPILOG)
 @run_options
+@click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, if it holds one.")
+@click.option(
+    "--drill",
+    "drills",
+    multiple=True,
+    metavar="FAULT",
+    help="Commit a fault on purpose, as kill:2@step=50, to rehearse it. Repeatable.",
+)
 @click.option("--dry-run", is_flag=True, help="Print settings and plan; start nothing.")
 @output_options
 def command(
     config: Path | None,
     sets: tuple[str, ...],
+    resume: bool,
+    drills: tuple[str, ...],
     dry_run: bool,
     verbose: bool,
     quiet: bool,
@@ -46,9 +58,18 @@ def command(
     result is the one that a single process would compute.
     """
     level = verbosity(verbose, quiet)
+    given = config
+    if resume and config is None:
+        from tfmp.jobs.resume import settings_file
+
+        folder = flags.get("flag_run_dir")
+        config = settings_file(Path(folder) if folder else None)
     resolved = resolve_settings(config, sets, flags)
     from tfmp.jobs import train as job
 
     if dry_run:
         return job.dry_run(resolved)
-    return job.train(resolved, job.TrainOptions(config, live=not no_live, verbosity=level, started_s=STARTED_S))
+    options = job.TrainOptions(
+        given, live=not no_live, verbosity=level, started_s=STARTED_S, resume=resume, drills=drills
+    )
+    return job.train(resolved, options)

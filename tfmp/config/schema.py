@@ -275,6 +275,19 @@ class OutputConfig(Section):
     checkpoints: YesNo = Field(
         default=True, description="Save a checkpoint after every epoch and keep the last two, from which a run resumes."
     )
+    checkpoint_every_s: NonNegative = Field(
+        default=60.0, description="Seconds between two checkpoints inside an epoch. 0: only at its end."
+    )
+    max_restarts: NonNegativeInt = Field(
+        default=3,
+        description="How often all workers are started again after one has failed; as often again after one was "
+        "killed or told to leave. 0: never.",
+    )
+    hang_timeout_s: Positive | None = Field(
+        default=None,
+        description="Seconds without a finished step after which the workers are looked into and stopped. null: ten "
+        "times the slowest recent step, at least 60.",
+    )
     grace_period_s: NonNegative = Field(
         default=10.0, description="Seconds that workers get to end on their own before they are killed."
     )

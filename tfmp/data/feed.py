@@ -101,11 +101,12 @@ class Feed:
         labels.set_shape((self._rows,))
         return images, labels
 
-    def epoch_blocks(self, epoch: int) -> dict[str, npt.NDArray[np.int32]]:
+    def epoch_blocks(self, epoch: int, first_step: int = 0) -> dict[str, npt.NDArray[np.int32]]:
         """The blocks of one epoch, in the order tf.data yields them: executions outermost, local replicas innermost.
 
         Args:
             epoch: Epoch number, from 0.
+            first_step: Leave out the steps before this one.
 
         Returns:
             ``index`` [B·L, K, P], ``n_local`` [B·L, K], ``n_global`` [B·L, K], ``steps`` [B·L], with B executions.
@@ -124,12 +125,12 @@ class Feed:
             )
             for i in range(plan.local_replicas)
         ]
-        steps = len(shares[0].n_global)
+        steps = len(shares[0].n_global) - first_step
         k = plan.steps_per_execution
         executions = -(-steps // k)
 
         def blocks(name: str) -> npt.NDArray[np.int32]:
-            stacked = np.stack([getattr(share, name) for share in shares], 1)  # [S, L, …]
+            stacked = np.stack([getattr(share, name)[first_step:] for share in shares], 1)  # [S, L, …]
             padding = [(0, executions * k - steps)] + [(0, 0)] * (stacked.ndim - 1)
             padded = np.pad(stacked, padding).reshape(executions, k, plan.local_replicas, *stacked.shape[2:])
             merged: npt.NDArray[np.int32] = padded.swapaxes(1, 2).reshape(-1, k, *stacked.shape[2:])
@@ -143,18 +144,22 @@ class Feed:
             "steps": np.repeat(lengths, plan.local_replicas),
         }
 
-    def dataset(self, strategy: tf.distribute.Strategy, *, repeat_epoch: bool = False) -> Any:
+    def dataset(
+        self, strategy: tf.distribute.Strategy, *, repeat_epoch: bool = False, start: tuple[int, int] = (0, 0)
+    ) -> Any:
         """An endless distributed data set of blocks.
 
         Args:
             strategy: The strategy it is for.
             repeat_epoch: Yield the first epoch again and again (evaluation) instead of epoch after epoch.
+            start: Epoch and step in it to begin with; executions are aligned to that step.
         """
         k, rows = self._plan.steps_per_execution, self._rows
         names = ("index", "n_local", "n_global", "steps")
 
         def blocks_of(epoch: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int32], ...]:
-            blocks = self.epoch_blocks(0 if repeat_epoch else int(epoch))
+            first_step = start[1] if epoch == start[0] else 0
+            blocks = self.epoch_blocks(0 if repeat_epoch else int(epoch), first_step)
             return tuple(blocks[name] for name in names)
 
         def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
@@ -165,7 +170,7 @@ class Feed:
 
         def share(context: tf.distribute.InputContext) -> tf.data.Dataset:
             del context  # the plan already says which replicas are this worker's
-            endless = tf.data.Dataset.range(_LAST_EPOCH).flat_map(one_epoch)
+            endless = tf.data.Dataset.range(start[0], _LAST_EPOCH).flat_map(one_epoch)
             # A distributed iterator of unknown length asks all workers before every element whether there is more.
             endless = endless.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
             options = tf.data.Options()

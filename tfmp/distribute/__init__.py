@@ -12,13 +12,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tfmp.distribute.control import FitControl
     from tfmp.distribute.keras_bridge import NonFiniteLossError, bridge
     from tfmp.distribute.state import read_together
     from tfmp.distribute.strategy import StrategySpec, build_strategy, check_replicas
 
-__all__ = ["NonFiniteLossError", "StrategySpec", "bridge", "build_strategy", "check_replicas", "read_together"]
+__all__ = [
+    "FitControl",
+    "NonFiniteLossError",
+    "StrategySpec",
+    "bridge",
+    "build_strategy",
+    "check_replicas",
+    "read_together",
+]
 
 _HOMES = {
+    "FitControl": "control",
     "bridge": "keras_bridge",
     "NonFiniteLossError": "keras_bridge",
     "read_together": "state",

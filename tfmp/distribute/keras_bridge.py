@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.collective import Reducer
+from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.local_step import LocalStep, why_not
 from tfmp.distribute.state import decorrelate_seeds, split_state, summed_state
 from tfmp.distribute.step import ReplicaStep
@@ -53,6 +54,7 @@ def bridge(
     validation_feed: IndexedFeed | None = None,
     jit_compile: bool = False,
     reducer: Reducer | None = None,
+    control: FitControl | None = None,
 ) -> Any:
     """Make ``fit`` and ``evaluate`` of a compiled Keras model right under a ``tf.distribute`` strategy.
 
@@ -71,6 +73,7 @@ def bridge(
         validation_feed: The same for ``evaluate``.
         jit_compile: Compile forward and backward (not the exchange) with XLA.
         reducer: How to sum over replicas. ``None``: with TensorFlow's collectives.
+        control: What the workers agree on between executions, and how far the epoch is.
 
     Returns:
         The same model.
@@ -95,8 +98,8 @@ def bridge(
             where=f"class {type(model).__name__}",
             hint="override compute_loss or compute_metrics instead",
         )
-    replicas = model._distribute_strategy.num_replicas_in_sync
-    _Bridge(model, feed, validation_feed, jit_compile, reducer or Reducer(replicas)).install()
+    reducer = reducer or Reducer(model._distribute_strategy.num_replicas_in_sync)
+    _Bridge(model, feed, validation_feed, jit_compile, reducer, control or FitControl()).install()
     return model
 
 
@@ -110,6 +113,7 @@ class _Bridge:
         validation_feed: IndexedFeed | None,
         jit_compile: bool,
         reducer: Reducer,
+        control: FitControl,
     ) -> None:
         self.model = model
         self.strategy: tf.distribute.Strategy = model._distribute_strategy
@@ -117,10 +121,8 @@ class _Bridge:
         self.validation_feed = validation_feed
         self.jit_compile = jit_compile
         self.reducer = reducer
+        self.control = control
         self.steps_done = 0
-        self._loss_sum = 0.0
-        self._samples = 0
-        self._logs: dict[str, float] = {}
         self._seeded = False
 
     def install(self) -> None:
@@ -129,7 +131,7 @@ class _Bridge:
         model.make_train_function = self._make_train_function
         model.make_test_function = self._make_test_function
         model.reset_metrics = self._reset_metrics
-        model.get_metrics_result = lambda: dict(self._logs)
+        model.get_metrics_result = lambda: dict(self.control.logs)
         model.train_function = model.test_function = None
 
     # ---- the hooks of Keras
@@ -144,8 +146,12 @@ class _Bridge:
         keras_hooks.take_summed_gradients(model.optimizer)
         execution = self._execution(self.feed, training=True)
 
+        control = self.control
+
         def train_function(iterator: Any) -> dict[str, float]:
-            steps, losses, samples, state = (value.numpy() for value in execution(iterator))
+            if control.skip():
+                return dict(control.logs)
+            steps, losses, samples, state = (value.numpy() for value in execution(iterator, control.wishes()))
             if steps == 0:
                 raise StopIteration
             losses, samples = losses[:steps], samples[:steps]
@@ -156,8 +162,10 @@ class _Bridge:
                     where=f"model {model.name!r}, the same step on every worker",
                     hint="lower the learning rate, clip gradients (global_clipnorm), or check the data for NaN",
                 )
-            self._loss_sum += float((losses * samples).sum())
-            self._samples += int(samples.sum())
+            control.agree(state[-1 - WISHES : -1])
+            control.steps += int(steps)
+            control.loss_sum += float((losses * samples).sum())
+            control.samples += int(samples.sum())
             return self._result(state)
 
         model.train_function = train_function
@@ -170,11 +178,11 @@ class _Bridge:
         execution = self._execution(self.validation_feed, training=False)
 
         def test_function(iterator: Any) -> dict[str, float]:
-            steps, _, samples, state = (value.numpy() for value in execution(iterator))
+            steps, _, samples, state = (value.numpy() for value in execution(iterator, [0.0] * WISHES))
             if steps == 0:
                 raise StopIteration
-            self._loss_sum += float(state[-1])
-            self._samples += int(samples[:steps].sum())
+            self.control.loss_sum += float(state[-1])
+            self.control.samples += int(samples[:steps].sum())
             return self._result(state)
 
         model.test_function = test_function
@@ -182,7 +190,7 @@ class _Bridge:
 
     def _reset_metrics(self) -> None:
         type(self.model).reset_metrics(self.model)
-        self._loss_sum, self._samples, self._logs = 0.0, 0, {}
+        self.control.new_epoch()
 
     # ---- parts
 
@@ -202,10 +210,11 @@ class _Bridge:
         return [v for metric in self.model.metrics if metric is not tracker for v in metric.variables]
 
     def _execution(self, feed: IndexedFeed | None, *, training: bool) -> Any:
-        """A function of the iterator that runs up to ``steps_per_execution`` steps.
+        """A function of the iterator and this worker's wishes that runs up to ``steps_per_execution`` steps.
 
         It returns the number of steps done, each step's loss (float64 [K]; training: over the global batch), each
-        step's samples (float64 [K]) and the metric state of all replicas (float64; the sum of loss times samples last).
+        step's samples (float64 [K]) and, as one float64 vector, the metric state of all replicas, the sums of all
+        workers' wishes and the sum of loss times samples.
         """
         strategy, model = self.strategy, self.model
         reducer = self.reducer
@@ -222,8 +231,8 @@ class _Bridge:
         def step_of_batch(batch: Any) -> Any:
             return step(batch, None, None)
 
-        def exchange(local_loss_sum: tf.Tensor) -> tf.Tensor:
-            return summed_state(metric_variables, tf.reshape(local_loss_sum, [1]), reducer)
+        def exchange(local_loss_sum: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
+            return summed_state(metric_variables, tf.concat([wishes, [local_loss_sum]], 0), reducer)
 
         def start() -> Any:
             none = tf.zeros([steps_per_execution], tf.float64)
@@ -237,18 +246,18 @@ class _Bridge:
             finite = tf.math.is_finite(first_loss) if training else tf.constant(True)
             return k + 1, finite, _write(losses, k, first_loss), samples, loss_sums
 
-        def end(k: Any, losses: Any, samples: Any, loss_sums: Any) -> Any:
-            return k, losses, samples, first_local(strategy, strategy.run(exchange, args=(loss_sums,)))
+        def end(k: Any, losses: Any, samples: Any, loss_sums: Any, wishes: tf.Tensor) -> Any:
+            return k, losses, samples, first_local(strategy, strategy.run(exchange, args=(loss_sums, wishes)))
 
-        def run_block(iterator: Any) -> Any:
+        def run_block(iterator: Any, wishes: tf.Tensor) -> Any:
             k, finite, losses, samples, loss_sums = start()
             block = iterator.get_next()
             while k < first_local(strategy, block["steps"]) and finite:
                 outcome = strategy.run(step_of_block, args=(block, k))
                 k, finite, losses, samples, loss_sums = count(k, losses, samples, loss_sums, outcome)
-            return end(k, losses, samples, loss_sums)
+            return end(k, losses, samples, loss_sums, wishes)
 
-        def run_batches(iterator: Any) -> Any:
+        def run_batches(iterator: Any, wishes: tf.Tensor) -> Any:
             k, finite, losses, samples, loss_sums = start()
             while k < steps_per_execution and finite:
                 batch = iterator.get_next_as_optional()
@@ -256,27 +265,27 @@ class _Bridge:
                     break
                 outcome = strategy.run(step_of_batch, args=(batch.get_value(),))
                 k, finite, losses, samples, loss_sums = count(k, losses, samples, loss_sums, outcome)
-            return end(k, losses, samples, loss_sums)
+            return end(k, losses, samples, loss_sums, wishes)
 
         run = run_batches if feed is None else run_block
         if feed is not None and training and why_not(model, strategy) is None:
             local_step = LocalStep(model, strategy, reducer, feed.gather, jit_compile=self.jit_compile)
 
-            def run_local_block(iterator: Any) -> Any:
+            def run_local_block(iterator: Any, wishes: tf.Tensor) -> Any:
                 k, finite, losses, samples, loss_sums = start()
                 block = first_local(strategy, iterator.get_next())
                 while k < block["steps"] and finite:
                     loss = local_step.step(block, k)
                     losses, samples = _write(losses, k, loss), _write(samples, k, block["n_global"][k])
                     k, finite = k + 1, tf.math.is_finite(loss)
-                return end(k, losses, samples, loss_sums)
+                return end(k, losses, samples, loss_sums, wishes)
 
             run, replica_step = run_local_block, local_step.replica_step
         compiled = run if model.run_eagerly else tf.function(run, reduce_retracing=True)
 
-        def execute(iterator: Any) -> Any:
+        def execute(iterator: Any, wishes: list[float]) -> Any:
             try:
-                return compiled(iterator)
+                return compiled(iterator, tf.constant(wishes, tf.float64))
             except Exception:
                 if replica_step.refused is not None:
                     raise replica_step.refused from None
@@ -288,13 +297,13 @@ class _Bridge:
         """The running loss and metrics over all replicas, from their exchanged state."""
         model = self.model
         tracker = keras_hooks.loss_tracker(model)
-        logs = {"loss": self._loss_sum / max(self._samples, 1)}
+        logs = {"loss": self.control.loss_sum / max(self.control.samples, 1)}
         with keras.StatelessScope(state_mapping=split_state(self._metric_variables(), state)):
             for metric in model.metrics:
                 if metric is tracker:
                     continue
                 logs.update(_flat_logs(metric.name, metric.result()))
-        self._logs = logs
+        self.control.logs = logs
         return dict(logs)
 
 

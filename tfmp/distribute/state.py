@@ -70,6 +70,42 @@ def read_together(strategy: tf.distribute.Strategy, variables: Iterable[Any]) ->
     return [values[id(v)] if id(v) in values else local_value(strategy, v).numpy() for v in variables]
 
 
+def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> Any:
+    """A function that returns each replica's own values of Keras variables, to be called by every worker together.
+
+    Args:
+        strategy: The strategy the variables were built under.
+        variables: Keras variables.
+
+    Returns:
+        A function without arguments that returns NumPy arrays [R, …] in the order given, of the variables' dtypes.
+    """
+    replicas = strategy.num_replicas_in_sync
+
+    def one() -> tf.Tensor:
+        flat = tf.concat([tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables], 0)
+        rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+        # -0.0, not 0.0, is what added to any number leaves it as it is, bit for bit.
+        rows = tf.where(tf.equal(tf.range(replicas), rank)[:, tf.newaxis], flat, tf.constant(-0.0, tf.float64))
+        (gathered,) = Reducer(replicas).sum([rows])
+        return gathered
+
+    compiled = tf.function(lambda: strategy.run(one))
+
+    def gather() -> list[npt.NDArray[Any]]:
+        if not variables:
+            return []
+        rows = strategy.experimental_local_results(compiled())[0].numpy()
+        ends = np.cumsum([int(np.prod(v.shape, dtype=np.int64)) for v in variables])
+        parts = np.split(rows, ends[:-1], 1)
+        return [
+            part.reshape(replicas, *v.shape).astype(tf.as_dtype(v.dtype).as_numpy_dtype)
+            for v, part in zip(variables, parts, strict=True)
+        ]
+
+    return gather
+
+
 def local_value(strategy: tf.distribute.Strategy, variable: Any) -> Any:
     """The ``tf.Variable`` of this worker's first replica behind a Keras variable."""
     return strategy.experimental_local_results(variable.value)[0]
@@ -82,14 +118,23 @@ def decorrelate_seeds(strategy: tf.distribute.Strategy, model: Any) -> None:
     its seed, so that one replica computes what one process would.
     """
     first_replica = first_local_replica(strategy)
-    for variable in (v for v in model.variables if v.name == "seed_generator_state"):
+    for variable in (v for v in model.variables if is_seed(v)):
         for i, component in enumerate(strategy.experimental_local_results(variable.value)):
-            rank = first_replica + i
-            if rank:
-                seed = component.numpy()
-                # Multiples of the golden ratio of 2**32 spread consecutive ranks far apart.
-                seed[0] ^= np.array(rank * 0x9E3779B9 % 2**32, np.uint32).astype(seed.dtype)
-                component.assign(seed)
+            if first_replica + i:
+                component.assign(seed_of(first_replica + i, component.numpy()))
+
+
+def is_seed(variable: Any) -> bool:
+    """Whether a Keras variable is the state of a random number generator, which differs from replica to replica."""
+    return bool(variable.name == "seed_generator_state")
+
+
+def seed_of(rank: int, first: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The seed of replica ``rank``, from that of the first one."""
+    seed = first.copy()
+    # Multiples of the golden ratio of 2**32 spread consecutive ranks far apart; 0 leaves the first as it is.
+    seed[0] ^= np.array(rank * 0x9E3779B9 % 2**32, np.uint32).astype(seed.dtype)
+    return seed
 
 
 def first_local_replica(strategy: tf.distribute.Strategy) -> int:

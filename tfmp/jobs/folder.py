@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -45,6 +47,27 @@ def claim_run_folder(wanted: Path | None, default: Callable[[], Path], config_ya
         if _claim(folder, config_yaml):
             return RunFolder(folder)
     raise UsageError(f"expected a free name, found {_TRIES - 1} runs", where=str(base), hint="give --run-dir")
+
+
+@contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Keep any other launcher out of a run folder; the lock goes with this process, however it ends.
+
+    Raises:
+        UsageError: Another launcher works in it.
+    """
+    fd = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = "wait for its end, or stop it; `lsof +D` on the folder names it"
+            raise UsageError("this run is going on", where=str(folder.path), hint=hint) from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(fd)
 
 
 def _claim(folder: Path, config_yaml: str) -> bool:

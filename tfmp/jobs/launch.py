@@ -14,6 +14,7 @@ from tfmp.errors import EXIT_OK, TfmpError
 from tfmp.jobs.hints import known_hint
 from tfmp.jobs.outcome import other_workers, signal_hint
 from tfmp.jobs.planning import Machine
+from tfmp.jobs.verdict import Evidence, judge
 from tfmp.launch.ports import hold_ports
 from tfmp.launch.runner import run_group
 from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
@@ -91,21 +92,22 @@ def _report(result: GroupResult, logs: Path | None) -> int:
         return result.exit_code
     if result.exit_code == EXIT_OK:
         return EXIT_OK
-    first = result.first_failure
-    if first is None:
+    verdict = judge([Evidence(one, tail=result.tail(one.rank)) for one in result.exits], result)
+    culprit = verdict.culprit
+    if culprit is None:
         complain(f"error: {result.problem}")
         return result.exit_code
-    tail = result.tail(first.rank)
-    if tail:
-        complain(f"last lines of worker {first.rank}:")
-        complain("\n".join(f"  | {line}" for line in tail))
-    for line in other_workers(result):
-        complain(line)
+    first = culprit.exit
     complain(
         TfmpError(
             f"worker {first.rank} failed first: {first.describe()}",
             where=str(logs) if logs else None,
-            hint=signal_hint(first.signal) or known_hint(tail),
+            hint=signal_hint(first.signal) or known_hint(culprit.tail),
         ).render()
     )
-    return result.exit_code
+    if culprit.tail:
+        complain(f"  last lines of worker {first.rank}:")
+        complain("\n".join(f"  | {line}" for line in culprit.tail))
+    if others := other_workers(result, verdict):
+        complain(others)
+    return first.shell_code

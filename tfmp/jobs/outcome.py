@@ -1,9 +1,11 @@
-"""What to say of a run that did not end well: the error block, ``failure.json``, and the status."""
+"""What to say of a run that did not end well: the block for the culprit, the line for victims, ``failure.json``."""
 
 from __future__ import annotations
 
+import platform
 import signal
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfmp.errors import TfmpError
@@ -12,6 +14,9 @@ from tfmp.launch.spec import signal_name
 
 if TYPE_CHECKING:
     from tfmp.cluster.plan import Plan
+    from tfmp.jobs.autopsy import Autopsy
+    from tfmp.jobs.verdict import Evidence, Verdict
+    from tfmp.launch.memory import Certificate
     from tfmp.launch.spec import GroupResult
 
 _SIGNAL_HINTS = {
@@ -21,34 +26,79 @@ _SIGNAL_HINTS = {
     signal.SIGABRT: "native code gave up; a refused allocation of memory can cause it",
     signal.SIGTERM: "someone asked this process to end (kill, a scheduler, a container engine)",
 }
+_MEMORY_HINTS = {
+    "out of memory": "a smaller --batch-size, a smaller model, fewer workers, or a higher memory limit",
+    "killed from outside": "there is no sign of a shortage of memory: look for who sent it (kill -9, a scheduler)",
+}
+#: Ends that leave no word of their own.
+_SILENT_SIGNALS = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS})
 
 
-def describe_failure(result: GroupResult, errors: Mapping[int, Mapping[str, Any]], plan: Plan) -> TfmpError:
-    """The error block for a group that failed.
+@dataclass(frozen=True)
+class Findings:
+    """All that is known of a group that failed.
 
-    Args:
-        result: How the group ended.
-        errors: By rank, the errors that workers reported themselves.
-        plan: The run.
+    Attributes:
+        result: How it ended.
+        verdict: Who is to blame.
+        certificate: Of a culprit that ended without a word.
+        autopsy: Of a hang.
     """
-    first = result.first_failure
-    if first is None:
+
+    result: GroupResult
+    verdict: Verdict
+    certificate: Certificate | None = None
+    autopsy: Autopsy | None = None
+
+    @property
+    def details(self) -> list[str]:
+        """Lines below the error block."""
+        lines = self.certificate.describe() if self.certificate else []
+        return lines + (self.autopsy.describe()[1:] if self.autopsy else [])
+
+
+def ended_silently(evidence: Evidence) -> bool:
+    """Whether a worker needs a death certificate."""
+    return evidence.exit.signal in _SILENT_SIGNALS
+
+
+def describe_failure(findings: Findings, plan: Plan) -> TfmpError:
+    """The error block for a group that failed."""
+    result, verdict = findings.result, findings.verdict
+    culprit = verdict.culprit
+    if culprit is None:
         missing = ", ".join(f"worker {rank} ({plan.workers[rank].address or 'local'})" for rank in result.not_ready)
-        return TfmpError(
-            result.problem or "the run failed",
-            where=missing or None,
-            hint="see the workers' logs; cluster.start_timeout_s sets how long workers may take" if missing else None,
-            exit_code=result.exit_code,
-        )
-    address = plan.workers[first.rank].address
-    where = f"worker {first.rank}" + (f" ({address})" if address else "")
-    if own := errors.get(first.rank):
-        place = f"{where}, {own['where']}" if own.get("where") else where
-        return TfmpError(str(own["what"]), where=place, hint=own.get("hint"), exit_code=result.exit_code)
-    hint = signal_hint(first.signal) or known_hint(result.tail(first.rank))
-    return TfmpError(
-        f"worker {first.rank} failed: {first.describe()}", where=where, hint=hint, exit_code=result.exit_code
-    )
+        hint = "see the workers' logs; cluster.start_timeout_s sets how long workers may take" if missing else None
+        what = result.problem or "the run failed"
+        return TfmpError(what, where=missing or None, hint=hint, exit_code=result.exit_code)
+    where = _place(culprit, verdict, plan)
+    code = result.exit_code if culprit.stands_still else culprit.exit.shell_code
+    if culprit.error is not None:
+        own = culprit.error
+        where = f"{where}, {own['where']}" if own.get("where") else where
+        return TfmpError(str(own["what"]), where=where, hint=own.get("hint"), exit_code=code)
+    what = f"{short(findings)}{_last_step(culprit, plan)}"
+    if verdict.independent:
+        others = (verdict.evidence[rank] for rank in verdict.culprits[1:])
+        and_too = "; ".join(f"worker {one.rank}: {one.exit.describe()}" for one in others)
+        what += f"\n  and independently of it: {and_too}"
+    return TfmpError(what, where=where, hint=_hint(findings, culprit), exit_code=code)
+
+
+def short(findings: Findings) -> str:
+    """The verdict in a few words: ``worker 1 failed: signal 9 (SIGKILL)``."""
+    verdict, culprit = findings.verdict, findings.verdict.culprit
+    if culprit is None:
+        return findings.result.problem or "the run failed"
+    if culprit.stands_still:
+        problem = findings.result.problem or "no step has finished"
+        names = ", ".join(map(str, verdict.culprits))
+        return problem if culprit.stopped else f"{problem}: worker {names} is not where the others are"
+    if culprit.error is not None:
+        return f"worker {culprit.rank} failed: {culprit.error['what']}"
+    if culprit.asked_to_leave:
+        return f"worker {culprit.rank} failed: it was asked to leave by signal 15 (SIGTERM), and left"
+    return f"worker {culprit.rank} failed: {culprit.exit.describe()}"
 
 
 def signal_hint(signum: int | None) -> str | None:
@@ -56,29 +106,38 @@ def signal_hint(signum: int | None) -> str | None:
     return next((hint for known, hint in _SIGNAL_HINTS.items() if known == signum), None)
 
 
-def other_workers(result: GroupResult) -> list[str]:
-    """One line for each worker that the failure took along."""
-    first = result.first_failure
-    return [
-        f"worker {one.rank}: {one.describe() if one.cause == 'failed' else one.cause}"
-        + (" (after the first failure)" if one.cause == "failed" else "")
-        for one in result.exits
-        if one is not first
-    ]
+def other_workers(result: GroupResult, verdict: Verdict) -> str | None:
+    """One line for the workers that the failure took along, or ``None``."""
+    parts = []
+    for one in result.exits:
+        if one.rank not in verdict.culprits:
+            how = f"{one.describe()}, after it" if one.cause == "failed" else one.cause
+            parts.append(f"worker {one.rank} ({how})")
+    return f"taken along: {', '.join(parts)}" if parts else None
 
 
-def failure_record(result: GroupResult, error: TfmpError, last_steps: Mapping[int, Any]) -> dict[str, Any]:
+def failure_record(findings: Findings, error: TfmpError, last_steps: Mapping[int, Any]) -> dict[str, Any]:
     """The content of ``failure.json``."""
-    first = result.first_failure
+    result, verdict = findings.result, findings.verdict
+    culprit = verdict.culprit
+    signum = culprit.exit.signal if culprit else None
     return {
         "what": error.what,
         "where": error.where,
         "hint": error.hint,
-        "exit_code": result.exit_code,
-        "worker": first.rank if first else None,
-        "signal": signal_name(first.signal) if first and first.signal is not None else None,
+        "exit_code": error.exit_code,
+        "cause": verdict.cause,
+        "worker": culprit.rank if culprit else None,
+        "host": platform.node(),
+        "signal": signal_name(signum) if signum is not None else None,
+        "culprits": list(verdict.culprits),
+        "independent": verdict.independent,
+        "victims": list(verdict.victims),
+        "step": verdict.step,
         "last_step": dict(last_steps),
-        "log_tail": result.tail(first.rank) if first else [],
+        "log_tail": result.tail(culprit.rank) if culprit else [],
+        "death_certificate": findings.certificate.to_json() if findings.certificate else None,
+        "hang": findings.autopsy.to_json() if findings.autopsy else None,
         "workers": [
             {
                 "rank": one.rank,
@@ -92,3 +151,28 @@ def failure_record(result: GroupResult, error: TfmpError, last_steps: Mapping[in
             for one in result.exits
         ],
     }
+
+
+def _place(culprit: Evidence, verdict: Verdict, plan: Plan) -> str:
+    address = plan.workers[culprit.rank].address
+    where = f"worker {culprit.rank}" + (f" ({address})" if address else "") + f" on {platform.node()}"
+    if len(verdict.culprits) > 1 and not verdict.independent:
+        where += f"; workers {', '.join(map(str, sorted(verdict.culprits)))} alike"
+    return where
+
+
+def _last_step(culprit: Evidence, plan: Plan) -> str:
+    if culprit.step is None:
+        return ", before its first step"
+    epoch, step = divmod(culprit.step - 1, plan.batch.steps_per_epoch)
+    return f", after step {culprit.step:,} (epoch {epoch + 1}, step {step + 1:,})"
+
+
+def _hint(findings: Findings, culprit: Evidence) -> str | None:
+    if culprit.stands_still:
+        return None if culprit.stopped else "run.hang_timeout_s sets how long a step may take"
+    certificate = findings.certificate
+    if certificate is not None and culprit.exit.signal == signal.SIGKILL and certificate.conclusion in _MEMORY_HINTS:
+        return _MEMORY_HINTS[certificate.conclusion]
+    signum = signal.SIGTERM if culprit.asked_to_leave else culprit.exit.signal
+    return signal_hint(signum) or known_hint(culprit.tail)

@@ -112,7 +112,14 @@ def compiles(config: RunConfig, plan: Plan) -> bool:
 
 
 def worker_payload(
-    config: RunConfig, plan: Plan, rank: int, run_dir: str, data_header: str, meeting: dict[str, str] | None = None
+    config: RunConfig,
+    plan: Plan,
+    rank: int,
+    run_dir: str,
+    data_header: str,
+    *,
+    meeting: dict[str, str] | None,
+    resume: str | None,
 ) -> dict[str, Any]:
     """What worker ``rank`` is told: the fields of :class:`tfmp.train.worker.WorkerTask`."""
     worker = plan.workers[rank]
@@ -129,6 +136,7 @@ def worker_payload(
         "steps_per_execution": plan.batch.steps_per_execution,
         "jit_compile": compiles(config, plan),
         "meeting": meeting,
+        "resume": resume,
     }
 
 

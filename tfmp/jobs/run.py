@@ -11,13 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
+from tfmp.jobs.attempt import Attempt
+from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.meeting import meeting_place
-from tfmp.jobs.outcome import describe_failure, failure_record, other_workers
+from tfmp.jobs.outcome import Findings, describe_failure, ended_silently, failure_record, other_workers
 from tfmp.jobs.planning import worker_payload
 from tfmp.launch.runner import GroupControl, run_group
+from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
 from tfmp.launch.zygote_client import Zygote
-from tfmp.report.noise import is_noise
+from tfmp.report.noise import complains_of_a_peer, is_noise
 from tfmp.report.numbers import count
 from tfmp.report.recorder import Recorder
 from tfmp.report.summary import print_rows, print_table, summary_rows
@@ -28,9 +31,14 @@ if TYPE_CHECKING:
     from tfmp.cluster.plan import Plan
     from tfmp.config import Resolved, RunConfig
     from tfmp.data.cache import CachedDataset
+    from tfmp.jobs.resume import ResumePoint
 
 #: What the helper process imports once for all workers.
 PRELOAD = ("tensorflow", "keras", "tfmp.train.preload")
+
+#: For peers of a failed worker to report failures of their own, and to end.
+_SETTLE_S = 0.4
+_FAILURE_GRACE_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,16 @@ class TrainOptions:
         live: Whether a live display is wanted on a terminal.
         verbosity: -1 quiet, 0 normal, 1 everything.
         started_s: Wall clock when the command was entered.
+        resume: Go on with the run in the run folder, if it holds one.
+        drills: Faults to commit on purpose in the first attempt.
     """
 
     config_file: Path | None = None
     live: bool = True
     verbosity: int = 0
     started_s: float = 0.0
+    resume: bool = False
+    drills: tuple[str, ...] = ()
 
 
 class Run:
@@ -72,9 +84,32 @@ class Run:
         self._options = options
         self._local = [worker for worker in plan.workers if worker.local]
         self._is_chief = plan.workers[0].local
+        self.number = folder.next_attempt()
+        self.attempt = self._new_attempt()
+        self._point: ResumePoint | None = None
+        self._drills = [parse_drill(text, len(self._local)) for text in options.drills]
         self._last_steps: dict[int, Any] = {}
         self._network_said = False
         self._hidden_lines = 0
+
+    @property
+    def worker_count(self) -> int:
+        """Workers on this machine."""
+        return len(self._local)
+
+    def go_on(self, point: ResumePoint | None, plan: Plan | None = None) -> None:
+        """Begin the next attempt where a checkpoint was taken.
+
+        Args:
+            point: Where; ``None``: from the start.
+            plan: The run with other ports; ``None``: as before.
+        """
+        self._point = point
+        self._plan = plan or self._plan
+        self._local = [worker for worker in self._plan.workers if worker.local]
+        self.number = self._folder.next_attempt()
+        self._last_steps.clear()
+        self.recorder.new_attempt(point.checkpoint.facts["history"] if point else ())
 
     def watch(
         self,
@@ -85,6 +120,7 @@ class Run:
         on_event: Callable[[int, dict[str, Any]], None] | None = None,
         on_tick: Callable[[GroupControl], None] | None = None,
         tick_s: float = 0.25,
+        inbox: SignalInbox | None = None,
     ) -> GroupResult:
         """Run the local workers to their end.
 
@@ -95,7 +131,9 @@ class Run:
             on_event: Called with each of their events.
             on_tick: See :func:`tfmp.launch.runner.run_group`.
             tick_s: Seconds between two calls of it.
+            inbox: See :func:`tfmp.launch.runner.run_group`.
         """
+        self.attempt = attempt = self._new_attempt()
         plan, recorder = self._plan, self.recorder
         view = make_view(
             live=self._options.live,
@@ -104,13 +142,20 @@ class Run:
             workers=len(self._local),
             verbosity=self._options.verbosity,
         )
-        recorder.note("start", workers=len(plan.workers), plan=plan.to_json())
+        from_step = self._point.checkpoint.global_step if self._point else 0
+        facts = {"attempt": self.number, "from_step": from_step, "workers": len(plan.workers)}
+        recorder.note("start", **facts, plan=plan.to_json())
         view.say(announce)
 
         def take_event(rank: int, event: dict[str, Any]) -> None:
             recorder.on_event(rank, event)
+            attempt.on_event(rank, event)
             if event.get("event") == "progress":
                 self._last_steps[rank] = {"epoch": event["epoch"], "step": event["step"]}
+            if event.get("event") == "checkpoint_failed":
+                view.say(
+                    f"warning: no checkpoint at step {event['global_step']:,}: {event['reason']}; training goes on"
+                )
             if event.get("event") == "ready" and len(recorder.ready) == len(self._local) and on_ready is not None:
                 on_ready()
             # Logs are equal on all workers: where rank 0 is elsewhere, another tells of the same progress.
@@ -118,8 +163,15 @@ class Run:
             if on_event is not None:
                 on_event(rank, event)
 
+        victims: set[int] = set()
+
         def on_line(rank: int, stream: str, text: str) -> None:
-            if self._options.verbosity <= 0 and is_noise(text):
+            if complains_of_a_peer(text):
+                victims.add(rank)
+            # Nor has a worker anything of the user's to say that is done, or that has lost a peer. (Should it be to
+            # blame after all, its last lines are shown.)
+            quiet = rank in recorder.leaving or (rank in victims and stream == "stderr")
+            if self._options.verbosity <= 0 and (is_noise(text) or quiet):
                 self._hidden_lines += 1
             else:
                 view.on_line(rank, stream, text)
@@ -129,6 +181,7 @@ class Run:
                 self._network_said = True
                 self._note_helper(zygote, view)
             view.tick()
+            attempt.on_tick(control)
             if on_tick is not None:
                 on_tick(control)
 
@@ -141,8 +194,12 @@ class Run:
                     on_line=on_line,
                     on_tick=tick,
                     grace_period_s=self._config.run.grace_period_s,
+                    # Nothing is saved after a failure, and a peer that waits in a collective does not hear SIGTERM.
+                    failure_grace_s=_FAILURE_GRACE_S,
+                    settle_s=_SETTLE_S,
                     start_timeout_s=self._config.cluster.start_timeout_s,
                     tick_s=tick_s,
+                    inbox=inbox,
                 )
         finally:
             view.close()
@@ -165,7 +222,14 @@ class Run:
 
     def describe(self, result: GroupResult) -> TfmpError:
         """The error block for workers that failed."""
-        return describe_failure(result, self.recorder.errors, self._plan)
+        return describe_failure(self.findings(result), self._plan)
+
+    def findings(self, result: GroupResult) -> Findings:
+        """Judge a group that failed."""
+        verdict = self.attempt.judge(result)
+        culprit = verdict.culprit
+        certificate = self.attempt.certificate(culprit.rank) if culprit and ended_silently(culprit) else None
+        return Findings(result, verdict, certificate, self.attempt.autopsy)
 
     def interrupted(self, signum: int) -> int:
         """Say and record that the user ended the run; return the exit code."""
@@ -183,20 +247,31 @@ class Run:
             own: Whether that is a local worker, whose last lines then belong to it.
         """
         self._summarise("failed")
-        code = error.exit_code if not own else result.exit_code or EXIT_FAILED
+        code = error.exit_code or EXIT_FAILED
+        findings = self.findings(result)
         if self._is_chief:
-            write_json(self._folder.failure, failure_record(result, error, self._last_steps) | {"exit_code": code})
+            write_json(self._folder.failure, failure_record(findings, error, self._last_steps) | {"exit_code": code})
         else:
             self.recorder.note("failure", what=error.what, where=error.where, exit_code=code)
-        first = result.first_failure
-        if own and first is not None and (tail := result.tail(first.rank)):
-            complain(f"last lines of worker {first.rank} ({self._folder.log(0, first.rank)}):")
-            complain("\n".join(f"  | {line}" for line in tail))
-        for line in other_workers(result) if own and first is not None else []:
-            complain(line)
         complain(error.render())
+        culprit = findings.verdict.culprit
+        for line in findings.details if own else []:
+            complain(f"  {line}")
+        if own and culprit is not None and (tail := result.tail(culprit.rank)):
+            complain(f"  last lines of worker {culprit.rank} ({self._folder.log(self.number, culprit.rank)}):")
+            complain("\n".join(f"  | {line}" for line in tail))
+        if own and (others := other_workers(result, findings.verdict)):
+            complain(others)
         complain(f"  run folder: {self._folder.path}")
         return code
+
+    def _new_attempt(self) -> Attempt:
+        return Attempt(
+            tuple(worker.rank for worker in self._local),
+            steps_per_epoch=self._plan.batch.steps_per_epoch,
+            hang_timeout_s=self._config.run.hang_timeout_s,
+            start_timeout_s=self._config.cluster.start_timeout_s,
+        )
 
     def succeed(self) -> int:
         """Say and record that the run ended well; return the exit code."""
@@ -222,14 +297,19 @@ class Run:
     def _specs(self, meeting: dict[str, str] | None) -> list[WorkerSpec]:
         plan, folder = self._plan, self._folder
         run_dir = str(folder.path.absolute())
+        resume = str(self._point.path.absolute()) if self._point else None
+        drills, self._drills = self._drills, []
         return [
             WorkerSpec(
                 rank=worker.rank,
                 env=worker.env,
                 unset=worker.unset,
-                log_path=folder.log(0, worker.rank),
+                log_path=folder.log(self.number, worker.rank),
                 target="tfmp.train.worker:main",
-                payload=worker_payload(self._config, plan, worker.rank, run_dir, str(self._dataset.path), meeting),
+                payload=worker_payload(
+                    self._config, plan, worker.rank, run_dir, str(self._dataset.path), meeting=meeting, resume=resume
+                )
+                | {"drills": [one.to_json() for one in drills if one.rank == worker.rank]},
                 cpus=worker.cpus,
             )
             for worker in self._local
@@ -247,6 +327,7 @@ class Run:
 
     def _summarise(self, status: str) -> dict[str, Any]:
         plan = self._plan
+        self.recorder.catch_up()
         summary = self.recorder.summary(
             status=status,
             workers=len(plan.workers),

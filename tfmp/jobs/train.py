@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK
+from tfmp.jobs.attempts import Attempts, Means
+from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.environment import helper_environment
-from tfmp.jobs.folder import claim_run_folder, default_run_dir
+from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
 from tfmp.jobs.planning import Machine, local_port_count, plan_local_run
+from tfmp.jobs.resume import check_same_run, choose, finished_epochs, same_collective, take_over
 from tfmp.jobs.run import PRELOAD, Run, TrainOptions, be_quiet, headline, print_plan, say
 from tfmp.launch.ports import HeldPorts, hold_ports
+from tfmp.launch.restarts import RestartPolicy
+from tfmp.launch.signals import SignalInbox
+from tfmp.launch.supervisor import STOP_SIGNALS
 from tfmp.launch.zygote_client import Zygote
 from tfmp.report.numbers import count
+from tfmp.runfolder import RunFolder
 
 if TYPE_CHECKING:
+    from tfmp.cluster.plan import Plan
     from tfmp.config import Resolved, RunConfig
 
 __all__ = ["TrainOptions", "dry_run", "train"]
@@ -33,24 +43,53 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
     tell = be_quiet if options.verbosity < 0 else say
     port_count = local_port_count(config)
     machine = Machine.here()
-    dataset = prepare(config.data, tell)
-    with _held(port_count, config.cluster.base_port) as ports:
-        plan = plan_local_run(config, dataset.header, machine, ports.ports if ports else ())
-        env, notices = helper_environment(machine.environ, plan.workers[0].env, verbose=options.verbosity > 0)
-        folder = claim_run_folder(
+    for text in options.drills:
+        parse_drill(text, config.cluster.worker_count)  # refused before anything else happens
+    with ExitStack() as stack:
+        earlier = _earlier_run(resolved, options, tell)
+        if earlier is not None:
+            stack.enter_context(locked(earlier))
+            check_same_run(earlier, resolved)
+            if (epochs := finished_epochs(earlier, config)) is not None:
+                tell(f"nothing left to do: {earlier.path} has ended well after {count(epochs, 'epoch')}")
+                return EXIT_OK
+        dataset = prepare(config.data, tell)
+        held = partial(_held, port_count, config.cluster.base_port)
+        ports = stack.enter_context(held())
+
+        def plan_with(ports: HeldPorts | None) -> Plan:
+            return plan_local_run(config, dataset.header, machine, ports.ports if ports else ())
+
+        plan = plan_with(ports)
+        point = None
+        if earlier is not None:
+            take_over(earlier, resolved)
+            point = choose(earlier, tell)
+            config = same_collective(config, point, plan.replicas)
+            plan = plan_with(ports)
+        folder = earlier or claim_run_folder(
             config.run.dir,
             lambda: default_run_dir(config.run.name, options.config_file, datetime.now()),
             resolved.to_yaml(),
         )
-        with Zygote.start(PRELOAD, private_network=_private_network(config), env=env) as zygote:
-            for line in (*plan.warnings, *notices):
-                tell(f"warning: {line}")
-            tell(headline(plan))
-            tell(f"run folder: {folder.path}")
-            run = Run(config, plan, folder, dataset, options)
-            announce = f"starting: importing TensorFlow, then {count(len(plan.workers), 'worker')}"
-            # Every worker has its own port once it is ready.
-            return run.finish(run.watch(zygote, announce=announce, on_ready=ports.release if ports else None))
+        if earlier is None:
+            stack.enter_context(locked(folder))
+        env, notices = helper_environment(machine.environ, plan.workers[0].env, verbose=options.verbosity > 0)
+        start_helper = partial(Zygote.start, PRELOAD, private_network=_private_network(config), env=env)
+        inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
+        helper = stack.enter_context(start_helper())
+        for line in (*plan.warnings, *notices):
+            tell(f"warning: {line}")
+        tell(headline(plan))
+        tell(f"run folder: {folder.path}")
+        run = Run(config, plan, folder, dataset, options)
+        if earlier is not None:
+            tell(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
+            folder.remove_temporaries()
+            run.go_on(point)
+        policy = RestartPolicy(config.run.max_restarts, ports_are_free=config.cluster.base_port is None)
+        means = Means(held, plan_with, start_helper)
+        return Attempts(run, folder, means, policy, inbox, tell).to_the_end(ports, helper)
 
 
 def dry_run(resolved: Resolved) -> int:
@@ -62,6 +101,17 @@ def dry_run(resolved: Resolved) -> int:
     print_plan(resolved, plan)
     print("dry run: nothing was started")
     return EXIT_OK
+
+
+def _earlier_run(resolved: Resolved, options: TrainOptions, tell: Callable[[str], None]) -> RunFolder | None:
+    """The run that is to go on, if there is one."""
+    folder = resolved.config.run.dir
+    if not options.resume or folder is None:
+        return None
+    if not (folder / "config.yaml").is_file():
+        tell(f"nothing to resume in {folder}: a new run")
+        return None
+    return RunFolder(folder)
 
 
 def _private_network(config: RunConfig) -> Any:

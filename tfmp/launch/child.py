@@ -34,13 +34,13 @@ class _NotStarted(Exception):
 
 
 def live(
-    order: Mapping[str, Any], fds: tuple[int, int, int], zygote_pid: int, restore: Mapping[str, str | None]
+    order: Mapping[str, Any], fds: tuple[int, int, int, int], zygote_pid: int, restore: Mapping[str, str | None]
 ) -> NoReturn:
     """Become the worker that ``order`` describes, run it, and end the process. Never returns, never raises.
 
     Args:
         order: The spawn message: rank, env, unset, argv or target, payload, cpus, cwd.
-        fds: Write ends of the worker's standard output, standard error and event pipe.
+        fds: Write ends of the worker's standard output, standard error and event pipe, and a file for its stacks.
         zygote_pid: The parent; without it the worker must not live.
         restore: Variables the helper process set for itself, with the launcher's values (``None``: not set).
     """
@@ -53,7 +53,7 @@ def live(
             _settle(order, restore)
             if order["argv"] is not None:
                 _execute(order["argv"])
-            code = _call(order, channel)
+            code = _call(order, channel, fds[3])
         except _NotStarted as error:
             code = error.exit_code
             channel.send({"event": NOT_STARTED, "reason": str(error)})
@@ -90,7 +90,7 @@ def _reset_signals(*, program: bool) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _take_descriptors(fds: tuple[int, int, int]) -> EventChannel:
+def _take_descriptors(fds: tuple[int, int, int, int]) -> EventChannel:
     null = os.open(os.devnull, os.O_RDONLY)
     for source, place in ((null, 0), (fds[0], 1), (fds[1], 2)):
         os.dup2(source, place)
@@ -142,7 +142,7 @@ def _execute(argv: list[str]) -> NoReturn:
         raise _NotStarted(f"cannot execute {command}: {error.strerror}") from error
 
 
-def _call(order: Mapping[str, Any], channel: EventChannel) -> int:
+def _call(order: Mapping[str, Any], channel: EventChannel, stacks_fd: int) -> int:
     """Run the target in this process; return the exit code."""
     _name_process(f"tfmp-worker-{order['rank']}")
     # Streams of its own: the helper's remember a position in the file that theirs went to, and a pipe has none.
@@ -150,7 +150,7 @@ def _call(order: Mapping[str, Any], channel: EventChannel) -> int:
     sys.stdout = sys.__stdout__ = _line_stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _line_stream(2)  # type: ignore[misc, assignment]
     faulthandler.enable(file=2, all_threads=True)
-    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True, chain=False)
+    faulthandler.register(signal.SIGUSR1, file=stacks_fd, all_threads=True, chain=False)
     target: str = order["target"]
     sys.argv = [target]
     module, _, name = target.partition(":")

@@ -125,6 +125,14 @@ def _stat_fields(folder: Path) -> list[bytes]:
     return (folder / "stat").read_bytes().rpartition(b")")[2].split()
 
 
+def state_of(pid: int) -> str:
+    """Return the state letter of a process (``R``, ``S``, ``D``, ``T``, …), ``""`` if it is gone."""
+    try:
+        return _stat_fields(Path(f"/proc/{pid}"))[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
 def children() -> list[int]:
     """Return the process ids of this process's children, zombies included."""
     found: list[int] = []

@@ -11,6 +11,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
@@ -65,6 +66,10 @@ class GroupControl:
             if worker.spec.rank == rank:
                 worker.signal(signum)
 
+    def stacks(self) -> dict[int, str]:
+        """What workers that are functions have written of their Python stacks so far, after a SIGUSR1, by rank."""
+        return {worker.spec.rank: worker.stacks() for worker in self._run.alive()}
+
     def stop(self, reason: str) -> None:
         """Stop the group as failed, quickly; ``reason`` becomes the result's ``problem``."""
         self._run.handle(StopRequested(reason))
@@ -86,6 +91,7 @@ def run_group(
     start_timeout_s: float | None = None,
     import_timeout_s: float = 600.0,
     tick_s: float = 0.25,
+    inbox: SignalInbox | None = None,
 ) -> GroupResult:
     """Start the workers, watch them, and return when all have ended and nothing they started is left.
 
@@ -109,6 +115,7 @@ def run_group(
             ``None``: no limit.
         import_timeout_s: For a helper process that is still importing.
         tick_s: See ``on_tick``.
+        inbox: Where this process's stop signals arrive, if the caller has taken them over for longer than this group.
 
     Raises:
         TfmpError: A log file cannot be created; an import failed or took too long; the helper process died before
@@ -119,7 +126,7 @@ def run_group(
     if not ranks or len(set(ranks)) != len(ranks):
         raise ValueError(f"expected one worker or more, each rank once, received ranks {ranks}")
     policy = StopPolicy(grace_period_s, failure_grace_s, settle_s, start_timeout_s)
-    with SignalInbox(STOP_SIGNALS) as inbox:
+    with nullcontext(inbox) if inbox is not None else SignalInbox(STOP_SIGNALS) as inbox:
         while zygote.wait_ready(import_timeout_s, interrupt=inbox) is None:
             for signum in inbox.read():  # nothing, if it was a signal of someone else's
                 zygote.kill()

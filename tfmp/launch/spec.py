@@ -118,6 +118,9 @@ class GroupResult:
             for by the caller. ``None`` otherwise.
         not_ready: Ranks that had not reported ready when the start timeout ran out.
         tails: The last lines each worker printed.
+        order: Ranks by the order of the first sign of failure, victims among them.
+        helper_lost: Whether the helper process is gone: the next group needs a new one.
+        signalled: The first stop signal of the user, whether the group had failed before or not.
     """
 
     exits: tuple[WorkerExit, ...]
@@ -126,6 +129,9 @@ class GroupResult:
     problem: str | None = None
     not_ready: tuple[int, ...] = ()
     tails: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
+    helper_lost: bool = False
+    signalled: int | None = None
 
     @property
     def exit_code(self) -> int:

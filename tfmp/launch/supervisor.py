@@ -98,8 +98,10 @@ class Supervisor:
         self._failing: list[int] = []  # by the order of the first sign of it
         self._not_ready: tuple[int, ...] = ()
         self._problem: str | None = None
+        self._helper_lost = False
         self._stopped_by: int | None = None
         self._signalled_s: float | None = None
+        self._signal: int | None = None
 
     @property
     def phase(self) -> Phase:
@@ -126,6 +128,9 @@ class Supervisor:
             stopped_by=self._stopped_by,
             problem=self._problem,
             not_ready=self._not_ready,
+            order=tuple(rank for rank in self._failing if rank in exits and exits[rank].cause == "failed"),
+            helper_lost=self._helper_lost,
+            signalled=self._signal,
         )
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
@@ -152,6 +157,7 @@ class Supervisor:
                 return self._fail_group(reason, now_s)
             case HelperLost(reason):
                 self._problem = self._problem or reason
+                self._helper_lost = True
                 for worker in self._alive():
                     worker.told_to_stop = True
                     self._record(worker, -signal.SIGKILL, None, now_s)
@@ -220,7 +226,7 @@ class Supervisor:
     def _signalled(self, signum: int, now_s: float) -> list[Action]:
         first_s = self._signalled_s
         if first_s is None:
-            self._signalled_s = now_s
+            self._signalled_s, self._signal = now_s, signum
         if self._phase is Phase.RUNNING:
             self._stopped_by = signum
             nothing_to_save = bool(self._unready)

@@ -11,12 +11,13 @@ from functools import partial
 from typing import Any
 
 from tfmp.errors import TfmpError
-from tfmp.launch import osproc
+from tfmp.launch import osproc, wire
 from tfmp.launch.channel import EventReader
 from tfmp.launch.logs import OUTPUTS, LogFile, WorkerLog
 from tfmp.launch.spec import Stream, WorkerSpec
 
 _READ_BYTES = 64 * 1024
+_STACKS_BYTES = 256 * 1024
 
 
 class WorkerIO:
@@ -53,6 +54,7 @@ class WorkerIO:
         self._on_event = on_event
         self._events = EventReader()
         self._pipes: dict[int, Callable[[bytes], None]] = {}
+        self._stacks_fd: int | None = None
 
     @property
     def alive(self) -> bool:
@@ -61,7 +63,9 @@ class WorkerIO:
 
     @contextlib.contextmanager
     def open_pipes(self) -> Iterator[list[int]]:
-        """Open the pipes; give the write ends of output, error and events, which close on leaving.
+        """Open the pipes; give the write ends of output, error and events, and a file for stacks.
+
+        The write ends close on leaving.
 
         Raises:
             TfmpError: No descriptors left.
@@ -81,7 +85,13 @@ class WorkerIO:
                 os.set_blocking(read_end, False)
                 self._pipes[read_end] = consume
                 self._selector.register(read_end, selectors.EVENT_READ, partial(self._read, read_end))
-            yield write_ends
+            # A file of its own: a worker that hangs may hang because its output is not taken.
+            self._stacks_fd = wire.anonymous_file()
+            yield [*write_ends, self._stacks_fd]
+
+    def stacks(self) -> str:
+        """Return what the worker wrote of its stacks."""
+        return "" if self._stacks_fd is None else os.pread(self._stacks_fd, _STACKS_BYTES, 0).decode(errors="replace")
 
     def signal(self, signum: int) -> None:
         """Send a signal to its process, if there is one: never to another that has got its number."""
@@ -104,6 +114,9 @@ class WorkerIO:
             if self.pidfd is not None:
                 os.close(self.pidfd)
                 self.pidfd = None
+            if self._stacks_fd is not None:
+                os.close(self._stacks_fd)
+                self._stacks_fd = None
 
     def _read(self, fd: int) -> None:
         consume = self._pipes.get(fd)

@@ -6,7 +6,7 @@ launcher's death, ends every worker and everything a worker has started. Message
 ====================  ==============================================================================================
 launcher → helper
 ``start``             first: modules to import, private network or not, the launcher's pid
-``spawn``             a worker's order, with the write ends of its output, error and event pipes
+``spawn``             a worker's order, with the write ends of its output, error and event pipes, a file for stacks
 ``signal``            a signal for a worker or its process group
 ``kill``              SIGKILL for a worker's process group
 helper → launcher
@@ -188,7 +188,7 @@ class _Zygote:
     def _obey(self, message: dict[str, Any], fds: list[int]) -> None:
         if message["op"] == "spawn":
             try:
-                self._spawn(message, (fds[0], fds[1], fds[2]))
+                self._spawn(message, (fds[0], fds[1], fds[2], fds[3]))
             finally:
                 for fd in fds:
                     os.close(fd)
@@ -205,7 +205,7 @@ class _Zygote:
                 if worker in self._lingering:
                     self._bury(worker)
 
-    def _spawn(self, order: dict[str, Any], fds: tuple[int, int, int]) -> None:
+    def _spawn(self, order: dict[str, Any], fds: tuple[int, int, int, int]) -> None:
         zygote_pid = os.getpid()
         pid = -1
         try:

@@ -17,6 +17,15 @@ _HARMLESS = re.compile(
 )
 
 
+#: The first words of a worker that has lost a peer: pages follow, all about others.
+_LOST_A_PEER = re.compile(r"Aborting RingReduce|CollectiveExecutor::StartAbort|Collective ops is aborted by")
+
+
+def complains_of_a_peer(text: str) -> bool:
+    """Whether a line begins what TensorFlow prints when another worker is gone."""
+    return _LOST_A_PEER.search(text) is not None
+
+
 def is_noise(text: str) -> bool:
     """Whether a line is one of TensorFlow's informational messages."""
     return _HARMLESS.match(text) is not None

@@ -5,14 +5,16 @@ One writer for these files, the launcher; workers only send events.
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
-from tfmp.runfolder import RunFolder, append_json_line
+from tfmp.runfolder import RunFolder, append_json_line, finite, write_text
 
 #: Events that are for the eye only.
-_NOT_RECORDED = frozenset({"progress", "validating"})
+_NOT_RECORDED = frozenset({"progress", "validating", "saving"})
 _METRIC_ORDER = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy")
 
 
@@ -33,8 +35,29 @@ class Recorder:
         self.digests: dict[int, str] = {}
         self.errors: dict[int, dict[str, Any]] = {}
         self.ready: dict[int, int] = {}
+        self.leaving: set[int] = set()
         self.seconds_to_first_step: float | None = None
         self.model_saved = False
+        self.restarts = 0
+        self._metrics_behind = False
+
+    def new_attempt(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Start from what a checkpoint holds: ``metrics.jsonl`` gets exactly its epochs, whatever it has now.
+
+        Args:
+            history: The results of the epochs before the checkpoint.
+        """
+        self.digests, self.errors, self.ready, self.leaving, self.model_saved = {}, {}, {}, set(), False
+        self.epochs = [_ordered(one) for one in history]
+        self._metrics_behind = bool(self.epochs) or self._folder.metrics.exists()
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write ``metrics.jsonl`` anew if a line could not be written (disk full); for when there may be room again."""
+        if self._metrics_behind:
+            with suppress(OSError):
+                write_text(self._folder.metrics, "".join(json.dumps(finite(one)) + "\n" for one in self.epochs))
+                self._metrics_behind = False
 
     def on_event(self, rank: int, event: Mapping[str, Any]) -> None:
         """Take one event of worker ``rank``."""
@@ -46,20 +69,35 @@ class Recorder:
         elif kind == "first_step" and rank == 0 and self.seconds_to_first_step is None:
             self.seconds_to_first_step = self._clock() - self._started_s
         elif kind == "epoch" and rank == 0:
-            values = {key: value for key, value in event.items() if key != "event"}
-            line = {key: values.pop(key) for key in _METRIC_ORDER if key in values} | values
+            line = _ordered({key: value for key, value in event.items() if key != "event"})
             self.epochs.append(line)
-            append_json_line(self._folder.metrics, line)
+            self._add_epoch(line)
         elif kind == "weights":
             self.digests[rank] = str(event["sha256"])
+            self.leaving.add(rank)
+        elif kind == "stopped":
+            self.leaving.add(rank)
         elif kind == "error":
             self.errors[rank] = dict(event)
         elif kind == "saved":
             self.model_saved = True
 
     def note(self, kind: Any, **values: Any) -> None:
-        """Append one line to ``events.jsonl``: time in seconds since the epoch, kind, values."""
-        append_json_line(self._folder.events, {"time": round(self._clock(), 3), "event": kind, **values})
+        """Append one line to ``events.jsonl``: time in seconds since the epoch, kind, values.
+
+        On a full disk the line is lost, not the run.
+        """
+        with suppress(OSError):
+            append_json_line(self._folder.events, {"time": round(self._clock(), 3), "event": kind, **values})
+
+    def _add_epoch(self, line: Mapping[str, Any]) -> None:
+        if self._metrics_behind:
+            self.catch_up()
+            return
+        try:
+            append_json_line(self._folder.metrics, line)
+        except OSError:
+            self._metrics_behind = True
 
     def samples_per_second(self) -> float | None:
         """Median over epochs of the steady throughput of all workers; the first epoch counts if there is no other."""
@@ -84,6 +122,12 @@ class Recorder:
             "samples_per_second": self.samples_per_second(),
             "seconds_to_first_step": self.seconds_to_first_step,
             "seconds": self._clock() - self._started_s,
-            "restarts": 0,
+            "restarts": self.restarts,
             "weights_sha256": self.digests.get(0),
         }
+
+
+def _ordered(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An epoch's results, the well-known names first."""
+    first = {key: values[key] for key in _METRIC_ORDER if key in values}
+    return first | {key: value for key, value in values.items() if key not in first}

@@ -1,4 +1,4 @@
-"""What happens beside the training loop: progress told to the launcher, checkpoints, TensorBoard files.
+"""What happens beside the training loop: progress told to the launcher, TensorBoard files.
 
 Logs are equal on all workers (see :mod:`tfmp.distribute`), so that what a callback decides from them is decided alike.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from tfmp.train.saving import read_state, save_model
+from tfmp.distribute.control import FitControl
 
 Send = Callable[[Mapping[str, Any]], None]
 
@@ -25,37 +24,51 @@ _PROGRESS_EVERY_S = 0.1
 class Progress(keras.callbacks.Callback):
     """Sends ``progress`` and ``epoch`` events and prints a line an epoch into the worker's log.
 
+    The epochs' results also go to ``history``, which a checkpoint keeps.
+
     Three clocks: an epoch's ``seconds`` are those of training steps alone (evaluation and saving left out), and
     ``samples_per_second`` leaves out the run's first execution too, in which TensorFlow traces and compiles.
     """
 
-    def __init__(self, send: Send, *, epochs: int, steps_per_epoch: int, samples_per_epoch: int) -> None:
+    def __init__(
+        self,
+        send: Send,
+        control: FitControl,
+        history: list[dict[str, Any]],
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        samples_per_epoch: int,
+    ) -> None:
         super().__init__()
         self._send = send
+        self._control = control
+        self._history = history
         self._epochs = epochs
         self._steps = steps_per_epoch
         self._samples = samples_per_epoch
         self._epoch = 0
         self._warm_from: tuple[float, int] | None = None
         self._first_execution_done = False
-        self._epoch_began = self._trained_s = 0.0
+        self._epoch_began = self._trained_s = self._before_s = 0.0
         self._last_sent = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start the epoch's clock."""
         self._epoch = epoch + 1
         self._epoch_began = time.perf_counter()
+        self._trained_s = self._before_s
         self._warm_from = (self._epoch_began, 0) if self._first_execution_done else None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Tell how far the epoch is; ``batch`` is the last step of the execution, from 0."""
+        """Tell how far the epoch is."""
         now = time.perf_counter()
-        step = min(batch + 1, self._steps)
-        self._trained_s = now - self._epoch_began
+        step = self._control.steps
+        self._trained_s = self._before_s + now - self._epoch_began
         if not self._first_execution_done:
             self._first_execution_done = True
             self._warm_from = (now, step)
-            self._send({"event": "first_step"})
+            self._send({"event": "first_step", "epoch": self._epoch, "step": step})
         if now - self._last_sent >= _PROGRESS_EVERY_S or step == self._steps:
             self._last_sent = now
             self._send(
@@ -72,22 +85,37 @@ class Progress(keras.callbacks.Callback):
         """Tell that validation runs."""
         self._send({"event": "validating", "epoch": self._epoch})
 
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Show now and then that validation goes on."""
+        now = time.perf_counter()
+        if now - self._last_sent >= _PROGRESS_EVERY_S:
+            self._last_sent = now
+            self._send({"event": "validating", "epoch": self._epoch})
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Send the epoch's results and print them into the log."""
-        rate = self._rate(self._epoch_began + self._trained_s, self._steps)
+        rate = self._rate(self._epoch_began + self._trained_s - self._before_s, self._steps)
         numbers = _numbers(logs)
         text = " ".join(f"{name} {value:.6f}" for name, value in numbers.items())
         print(f"tfmp: epoch {self._epoch}/{self._epochs} {text}", flush=True)
-        self._send(
-            {
-                "event": "epoch",
-                "epoch": self._epoch,
-                **numbers,
-                "seconds": self._trained_s,
-                "samples_per_second": rate,
-                "step": self._epoch * self._steps,
-            }
-        )
+        result = {
+            "epoch": self._epoch,
+            **numbers,
+            "seconds": self._trained_s,
+            "samples_per_second": rate,
+            "step": self._epoch * self._steps,
+        }
+        self._history.append(result)
+        self._trained_s = self._before_s = 0.0
+        self._send({"event": "epoch", **result})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Seconds of training that the running epoch has taken."""
+        return {"trained_s": self._trained_s}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from there."""
+        self._before_s = float(state["trained_s"])
 
     def _rate(self, now: float, step: int) -> float | None:
         """Samples per second of all workers since the epoch began, the first execution of the run left out."""
@@ -97,32 +125,6 @@ class Progress(keras.callbacks.Callback):
         if step <= from_step or now <= since:
             return None
         return (step - from_step) / self._steps * self._samples / (now - since)
-
-
-class Checkpoints(keras.callbacks.Callback):
-    """Saves the model with its optimizer after every epoch; the last two stay. Every worker reads, the chief writes."""
-
-    def __init__(self, folder: Path, strategy: tf.distribute.Strategy, send: Send, *, chief: bool) -> None:
-        super().__init__()
-        self._folder = folder
-        self._strategy = strategy
-        self._send = send
-        self._chief = chief
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save epoch ``epoch`` (from 0)."""
-        state = read_state(self.model, self._strategy)
-        if not self._chief:
-            return
-        began = time.perf_counter()
-        path = self._folder / f"epoch-{epoch + 1:05d}.keras"
-        save_model(self.model, state, path)
-        for old in sorted(self._folder.glob("epoch-*.keras"))[:-2]:
-            with suppress(FileNotFoundError):
-                old.unlink()
-        self._send(
-            {"event": "checkpoint", "epoch": epoch + 1, "path": str(path), "seconds": time.perf_counter() - began}
-        )
 
 
 #: What tf.summary.scalar would attach; that function needs the tensorboard package, which TensorFlow stopped requiring.

@@ -8,6 +8,7 @@ together is read by all workers at the same point.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from contextlib import suppress
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tfmp.checkpoints import load_checkpoint
 from tfmp.cluster.resources import available_cores
 from tfmp.config import RunConfig, load_run_config
+from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
-from tfmp.errors import TfmpError
+from tfmp.distribute.control import FitControl
+from tfmp.errors import EXIT_TERMINATED, TfmpError
 from tfmp.runfolder import RunFolder
 
 if TYPE_CHECKING:
@@ -44,6 +48,8 @@ class WorkerTask:
         meeting: With the collective ``shm``: the ``directory`` where the workers meet, and their ``token``.
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
+        resume: Checkpoint file to go on from; ``None``: from the start.
+        drills: Faults to commit on purpose (see :mod:`tfmp.jobs.drill`).
     """
 
     run_dir: str
@@ -58,36 +64,46 @@ class WorkerTask:
     steps_per_execution: int
     jit_compile: bool
     meeting: dict[str, str] | None = None
+    resume: str | None = None
+    drills: tuple[dict[str, Any], ...] = ()
 
 
 def main(payload: dict[str, Any], channel: EventChannel) -> None:
     """Train as one worker of the cluster that ``TF_CONFIG`` describes.
 
     Raises:
-        SystemExit: With exit code 1 after an error the user can act on was reported.
+        SystemExit: With exit code 1 after an error the user can act on was reported; with 143 where this or another
+            worker was asked to stop.
     """
+    control = FitControl()
     try:
-        train(WorkerTask(**payload), channel)
+        train(WorkerTask(**payload), channel, control)
     except TfmpError as error:
         channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
         print(error.render(), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
+    except Exception:
+        # Progress is told now and then only; that two attempts failed at the same step must be known exactly.
+        channel.send({"event": "failed_after", "step": control.steps})
+        raise
 
 
-def train(task: WorkerTask, channel: EventChannel) -> None:
+def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     """Build, fit, evaluate and save one run, as one of its workers."""
     import keras
     import tensorflow as tf
 
     from tfmp.distribute import StrategySpec, bridge, build_strategy
-    from tfmp.train.callbacks import Checkpoints, Progress, TensorBoardFiles
+    from tfmp.train.callbacks import Progress, TensorBoardFiles
+    from tfmp.train.drills import Drills, Send
+    from tfmp.train.resuming import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
     from tfmp.train.saving import read_state, save_model, weight_values, weights_sha256
     from tfmp.train.settings import build_callbacks, build_model, set_precision
 
     folder = RunFolder(Path(task.run_dir))
     config = load_run_config(folder.config)
     chief = task.rank == 0
-
+    resume = load_checkpoint(Path(task.resume)) if task.resume else None
     # The strategy comes before anything else that touches TensorFlow.
     strategy = build_strategy(
         StrategySpec(
@@ -101,6 +117,8 @@ def train(task: WorkerTask, channel: EventChannel) -> None:
     if task.gpus:
         # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
         tf.config.experimental.enable_op_determinism()
+    # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
+    signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
     print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
     channel.send({"event": "ready", "replicas": strategy.num_replicas_in_sync})
 
@@ -118,33 +136,61 @@ def train(task: WorkerTask, channel: EventChannel) -> None:
             validation_feed=validation_feed,
             jit_compile=task.jit_compile,
             reducer=reducer,
+            control=control,
         )
 
-    every = config.training.validation_every
+    epochs, steps = config.training.epochs, task.steps_per_epoch
+    history = list(resume.facts["history"]) if resume else []
     callbacks = build_callbacks(config.training)
-    if config.run.checkpoints:
-        callbacks.append(Checkpoints(folder.checkpoints, strategy, channel.send, chief=chief))
     if chief and config.run.tensorboard:
         callbacks.append(TensorBoardFiles(folder.tensorboard))
     callbacks.append(
         Progress(
             channel.send,
-            epochs=config.training.epochs,
-            steps_per_epoch=task.steps_per_epoch,
+            control,
+            history,
+            epochs=epochs,
+            steps_per_epoch=steps,
             samples_per_epoch=feed.samples_per_epoch,
         )
     )
-    model.fit(
-        feed.dataset(strategy),
-        epochs=config.training.epochs,
-        steps_per_epoch=task.steps_per_epoch,
-        shuffle=False,
-        verbose=0,
-        callbacks=callbacks,
-        validation_data=validation_feed.dataset(strategy, repeat_epoch=True),
-        validation_steps=validation_steps,
-        validation_freq=every or [config.training.epochs],
+    policy = CheckpointPolicy(
+        folder=folder.checkpoints,
+        enabled=config.run.checkpoints,
+        every_s=config.run.checkpoint_every_s,
+        chief=chief,
+        facts={"settings": identity(config), "collective": task.collective, "replicas": task.replicas},
     )
+    send: Send = channel.send
+    if task.drills:
+        drills = Drills(list(task.drills), control, steps, folder.checkpoints)
+        send = drills.watching(channel.send)
+        callbacks.append(drills)
+    callbacks.append(Checkpoints(policy, control, send, steps_per_epoch=steps))
+    first_epoch, first_step = 0, 0
+    if resume is not None:
+        print(f"tfmp: worker {task.rank} resumes at {resume.describe()}", flush=True)
+        # A run that had stopped early has nothing left to train.
+        first_epoch, first_step = (epochs, 0) if resume.facts["stopped"] else (resume.epoch, resume.step)
+    try:
+        model.fit(
+            feed.dataset(strategy, start=(first_epoch, first_step)),
+            initial_epoch=first_epoch,
+            epochs=epochs,
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=TrainingLoop(
+                callbacks, control, resume, model=model, epochs=epochs, steps_per_epoch=steps, history=history
+            ),
+            validation_data=validation_feed.dataset(strategy, repeat_epoch=True),
+            validation_steps=validation_steps,
+            validation_freq=config.training.validation_every or [epochs],
+        )
+    except StopAgreed:
+        channel.send({"event": "stopped", "asked": control.stop_wanted})
+        _leave_together(strategy)
+        raise SystemExit(EXIT_TERMINATED) from None
 
     state = read_state(model, strategy)
     digest = weights_sha256(weight_values(model, state))

@@ -1,0 +1,97 @@
+"""Checkpoint files: what was written is what is read, or a line says why not."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tfmp import checkpoints
+from tfmp.checkpoints import Checkpoint, DamagedCheckpointError, load_checkpoint, newest_good, save_checkpoint
+
+_ARRAYS = [
+    np.array([1.5, -0.0, np.nan], np.float32),
+    np.array(7, np.int64),
+    np.arange(6, dtype=np.uint32).reshape(2, 3),
+    np.zeros((2, 0)),
+]
+
+
+def at(epoch: int, step: int = 0) -> Checkpoint:
+    return Checkpoint(epoch, step, 10, _ARRAYS, {"history": [{"loss": 0.1 + 0.2}], "best": float("inf")})
+
+
+def test_what_is_read_is_what_was_written_to_the_bit(tmp_path: Path) -> None:
+    path = save_checkpoint(tmp_path / "new" / "folder", at(4, 7))
+    assert path.name == "step-0000000047.npz"
+    found = load_checkpoint(path)
+    assert (found.epoch, found.step, found.steps_per_epoch, found.global_step) == (4, 7, 10, 47)
+    assert found.facts == {"history": [{"loss": 0.30000000000000004}], "best": float("inf")}
+    assert [(a.dtype, a.shape, a.tobytes()) for a in found.arrays] == [(a.dtype, a.shape, a.tobytes()) for a in _ARRAYS]
+    assert found.describe() == "step 47 (epoch 5, step 7 of 10)"
+
+
+def test_the_last_two_are_kept_and_nothing_else_is_left(tmp_path: Path) -> None:
+    for epoch in range(1, 5):
+        save_checkpoint(tmp_path, at(epoch))
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["step-0000000030.npz", "step-0000000040.npz"]
+
+
+@pytest.mark.parametrize("damage", ["cut to 10 bytes", "empty", "a bit flipped", "a file of another kind", "a folder"])
+def test_a_damaged_newest_one_falls_back_with_a_line(tmp_path: Path, damage: str) -> None:
+    save_checkpoint(tmp_path, at(1))
+    newest = save_checkpoint(tmp_path, at(2))
+    data = bytearray(newest.read_bytes())
+    if damage == "cut to 10 bytes":
+        newest.write_bytes(data[:10])
+    elif damage == "empty":
+        newest.write_bytes(b"")
+    elif damage == "a bit flipped":
+        data[data.index(_ARRAYS[2].tobytes())] ^= 1
+        newest.write_bytes(data)
+    elif damage == "a file of another kind":
+        np.savez(newest, weights=np.zeros(3))
+    else:
+        newest.unlink()
+        newest.mkdir()
+    lines: list[str] = []
+    found = newest_good(tmp_path, lines.append)
+    assert found is not None
+    assert found[1].epoch == 1
+    assert len(lines) == 1
+    assert newest.name in lines[0]
+    assert "falling back" in lines[0]
+    save_checkpoint(tmp_path, at(2))
+    assert newest_good(tmp_path, lines.append) is not None
+    assert len(lines) == 1, "the damaged one is set aside"
+    assert len(list(tmp_path.glob("step-*.npz"))) == 2
+
+
+def test_a_digest_of_other_content_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The zip's own CRC would not notice a file that was put together from two."""
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "_digest", lambda facts, arrays: bytes(32))
+        path = save_checkpoint(tmp_path, at(1))
+    with pytest.raises(DamagedCheckpointError, match="digest"):
+        load_checkpoint(path)
+
+
+def test_none_that_is_good_is_none(tmp_path: Path) -> None:
+    assert newest_good(tmp_path / "no folder", print) is None
+    (tmp_path / "step-0000000001.npz").write_bytes(b"PK")
+    assert newest_good(tmp_path, lambda _: None) is None
+
+
+def test_a_full_disk_leaves_the_earlier_ones_and_no_rubbish(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_checkpoint(tmp_path, at(1))
+
+    def full(path: Path, **arrays: object) -> None:
+        path.write_bytes(b"PK half of it")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    with pytest.raises(OSError, match="No space"):
+        save_checkpoint(tmp_path, at(2))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-0000000010.npz"]

@@ -1,0 +1,77 @@
+"""What a worker and its training loop tell each other between executions.
+
+A worker's wishes ride in the vector that all replicas sum at the end of an execution anyway: so all workers stop, or
+save, after the same step, at no cost. (A reduction of its own for it costs 4.5 to 6.7 ms over gRPC.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+WISHES = 2
+"""Length of :meth:`FitControl.wishes`."""
+
+
+class FitControl:
+    """The state of one ``fit`` beside Keras: wishes, agreements, and how far the epoch is.
+
+    Attributes:
+        stop_wanted: This worker is to stop: set at any time, by a signal handler too.
+        save_wanted: This worker finds it time for a checkpoint.
+        stop_agreed: After the last execution: some worker wants to stop.
+        save_agreed: After the last execution: some worker wants a checkpoint.
+        skipped: The last execution lay before the point from which the run goes on, and was not computed.
+        steps: Steps of this epoch that are done.
+        loss_sum: Sum of loss times samples over them.
+        samples: Samples of them.
+        logs: The epoch's running loss and metrics.
+    """
+
+    def __init__(self) -> None:
+        self.stop_wanted = self.save_wanted = False
+        self.stop_agreed = self.save_agreed = False
+        self.skipped = False
+        self.steps = 0
+        self.loss_sum = 0.0
+        self.samples = 0
+        self.logs: dict[str, Any] = {}
+        self._to_skip = 0
+
+    @property
+    def skipping(self) -> bool:
+        """Whether the next execution will be skipped."""
+        return self._to_skip > 0
+
+    def wishes(self) -> list[float]:
+        """This worker's part of the sum over all workers."""
+        return [float(self.stop_wanted), float(self.save_wanted)]
+
+    def agree(self, sums: Sequence[float]) -> None:
+        """Take the sum of all workers' wishes."""
+        self.stop_agreed, self.save_agreed = (float(one) > 0 for one in sums)
+        if self.save_agreed:
+            self.save_wanted = False
+
+    def new_epoch(self) -> None:
+        """Start from nothing, as ``reset_metrics`` does."""
+        self.steps, self.loss_sum, self.samples, self.logs = 0, 0.0, 0, {}
+
+    def go_on(self, *, steps: int, skip: int, loss_sum: float, samples: int, logs: Mapping[str, Any]) -> None:
+        """Continue in the middle of an epoch.
+
+        Args:
+            steps: Steps of the epoch that are done.
+            skip: Executions that Keras will ask for although they are done.
+            loss_sum: See the class.
+            samples: See the class.
+            logs: See the class.
+        """
+        self.steps, self._to_skip = steps, skip
+        self.loss_sum, self.samples, self.logs = loss_sum, samples, dict(logs)
+
+    def skip(self) -> bool:
+        """Count one execution; return whether it is one to skip."""
+        self.skipped = self._to_skip > 0
+        self._to_skip -= self.skipped
+        return self.skipped

@@ -1,0 +1,160 @@
+"""A run on this machine from its first attempt to its last: failed groups start again, where the cause allows it."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tfmp.errors import EXIT_OK
+from tfmp.jobs import resume
+from tfmp.jobs.outcome import Findings, short
+from tfmp.jobs.run import Run, complain
+from tfmp.launch.restarts import Failure, Restart, RestartPolicy, Restarts
+from tfmp.launch.signals import SignalInbox
+from tfmp.report.numbers import count, seconds
+
+if TYPE_CHECKING:
+    from tfmp.cluster.plan import Plan
+    from tfmp.launch.ports import HeldPorts
+    from tfmp.launch.spec import GroupResult
+    from tfmp.launch.zygote_client import Zygote
+    from tfmp.runfolder import RunFolder
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What an attempt needs anew.
+
+    Attributes:
+        hold_ports: Holds ports for the workers; gives ``None`` where they need none.
+        plan: The plan with these ports.
+        start_helper: Starts a helper process.
+    """
+
+    hold_ports: Callable[[], AbstractContextManager[HeldPorts | None]]
+    plan: Callable[[HeldPorts | None], Plan]
+    start_helper: Callable[[], Zygote]
+
+
+class Attempts:
+    """Runs a group, and runs it again.
+
+    Args:
+        run: The run.
+        folder: Its folder.
+        means: For further attempts.
+        policy: When to give up.
+        inbox: This process's stop signals: they end the waits between attempts too.
+        tell: Says a line to the user.
+    """
+
+    def __init__(
+        self, run: Run, folder: RunFolder, means: Means, policy: RestartPolicy, inbox: SignalInbox, tell: Say
+    ) -> None:
+        self._run = run
+        self._folder = folder
+        self._means = means
+        self._policy = policy
+        self._restarts = Restarts(policy)
+        self._inbox = inbox
+        self._tell = tell
+        self._made = 1
+
+    def to_the_end(self, ports: HeldPorts | None, helper: Zygote) -> int:
+        """Run attempt after attempt, until one ends well, the user stops it, or the next would fail too.
+
+        Args:
+            ports: Of the first attempt.
+            helper: Its helper process; closed at the end, like its successors.
+
+        Returns:
+            The exit code.
+        """
+        try:
+            workers = count(self._run.worker_count, "worker")
+            result = self._watch(helper, ports, f"starting: importing TensorFlow, then {workers}")
+            while True:
+                self._folder.remove_temporaries()
+                decision = self._decide(result)
+                if isinstance(decision, int):
+                    return decision
+                if (signum := self._wait(decision.delay_s)) is not None:
+                    return self._run.interrupted(signum)
+                if result.helper_lost:
+                    helper.close()
+                    helper = self._means.start_helper()
+                with self._means.hold_ports() as ports:
+                    self._run.recorder.restarts += 1
+                    self._run.go_on(resume.choose(self._folder, self._tell), self._means.plan(ports))
+                    result = self._watch(helper, ports, f"starting {workers} again")
+        finally:
+            helper.close()
+
+    def _watch(self, helper: Zygote, ports: HeldPorts | None, announce: str) -> GroupResult:
+        # Every worker has its own port once it is ready.
+        release = ports.release if ports else None
+        return self._run.watch(helper, announce=announce, on_ready=release, inbox=self._inbox)
+
+    def _decide(self, result: GroupResult) -> Restart | int:
+        """How to go on after an attempt, or the exit code."""
+        run = self._run
+        if result.exit_code == EXIT_OK or result.stopped_by is not None:
+            return run.finish(result)
+        findings = run.findings(result)
+        if result.signalled is not None:
+            # A scheduler that ends a job signals all its processes: a worker may have left before this one was told.
+            if findings.verdict.cause == "preempted":
+                run.note_exits(result)
+                return run.interrupted(result.signalled)
+            return run.finish(result)
+        verdict = findings.verdict
+        failure = Failure(verdict.cause, verdict.step, verdict.signature, run.attempt.ran_s)
+        decision = self._restarts.after(failure)
+        if isinstance(decision, Restart):
+            run.note_exits(result)
+            self._announce(findings, decision)
+            return decision
+        code = run.finish(result)
+        if decision.why:
+            complain(f"  {decision.why}")
+        return code
+
+    def _announce(self, findings: Findings, restart: Restart) -> None:
+        """Say why, from where, and what is lost."""
+        verdict = findings.verdict
+        point = resume.choose(self._folder, self._tell)
+        from_step = point.checkpoint.global_step if point else 0
+        lost = max(0, (verdict.step or from_step) - from_step)
+        self._made += 1
+        attempts = self._made + restart.allowed - restart.number
+        wait = f" in {seconds(restart.delay_s)}" if restart.delay_s else ""
+        complain(
+            f"{short(findings)}\n"
+            f"restarting{wait}: attempt {self._made} of {attempts}, restart {restart.number} of {restart.allowed}, "
+            f"from step {from_step:,}, lost {count(lost, 'step')}"
+        )
+        facts = {"cause": verdict.cause, "what": short(findings), "culprits": list(verdict.culprits)}
+        certificate = findings.certificate.to_json() if findings.certificate else None
+        hang = findings.autopsy.to_json() if findings.autopsy else None
+        self._run.recorder.note(
+            "restart", attempt=self._made, from_step=from_step, lost_steps=lost, **facts,
+            death_certificate=certificate, hang=hang,
+        )  # fmt: skip
+
+    def _wait(self, delay_s: float) -> int | None:
+        """Wait, unless a stop signal comes: then return it."""
+        deadline_s = time.monotonic() + delay_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._inbox, selectors.EVENT_READ)
+            while True:
+                for signum in self._inbox.read():
+                    return signum
+                if (left_s := deadline_s - time.monotonic()) <= 0:
+                    return None
+                selector.select(left_s)
