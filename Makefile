@@ -6,13 +6,17 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: train test unit soak lint format docs clean
+.PHONY: train test test-deploy unit soak lint format docs clean
 
 train: $(VENV)/installed
 	$(BIN)/tfmp train configs/mnist.yaml
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Several hosts on this machine: network namespaces, so root only.
+test-deploy: $(VENV)/installed-test
+	$(BIN)/python -m pytest tests/deploy
 
 unit: $(VENV)/installed-test
 	$(BIN)/python -m pytest tests/unit

@@ -28,7 +28,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tfmp.distribute.shm import SharedMemoryGroup
 
 
-def measure_rank(directory: Path, rank: int, size: int, length: int, options: argparse.Namespace, kind: str) -> list[float]:
+def measure_rank(
+    directory: Path, rank: int, size: int, length: int, options: argparse.Namespace, kind: str
+) -> list[float]:
     """Run one rank.
 
     Returns:
@@ -36,7 +38,7 @@ def measure_rank(directory: Path, rank: int, size: int, length: int, options: ar
     """
     spin = size <= len(os.sched_getaffinity(0)) if options.spin == "auto" else options.spin == "yes"
     group = SharedMemoryGroup.join(
-        directory, rank, size, options.capacity_bytes, token=b"bench", timeout_s=60, spin=spin, kind=kind  # type: ignore[arg-type]
+        directory, rank, size, options.capacity_bytes, token=b"bench", timeout_s=60, spin=spin, kind=kind
     )
     vector = np.random.default_rng(rank).standard_normal(length).astype(options.dtype)
     out = np.empty_like(vector) if options.copy else None
@@ -103,7 +105,8 @@ def main() -> None:
     parser.add_argument("--copy", action="store_true", help="into a vector of the caller's")
     options = parser.parse_args()
     print(f"{len(os.sched_getaffinity(0))} cores, {options.dtype}, slots of {options.capacity_bytes:,} bytes")
-    print(f"{'ranks':>5} {'elements':>10} {'barrier':>7} {'median':>10} {'p10':>10} {'p90':>10} {'max':>10} {'GB/s':>6}")
+    columns = "".join(f" {name:>10}" for name in ("median", "p10", "p90", "max"))
+    print(f"{'ranks':>5} {'elements':>10} {'barrier':>7}{columns} {'GB/s':>6}")
     for size in options.ranks:
         for length in options.lengths:
             for kind in options.kinds:

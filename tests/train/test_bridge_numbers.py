@@ -47,9 +47,16 @@ def test_weights_losses_and_metrics_are_those_of_plain_keras(name: str, replicas
     assert history["val_loss"] == pytest.approx(expected["val_loss"], abs=1e-7)
 
 
-def test_compiled_with_xla_the_numbers_hold() -> None:
-    model, _ = train_bridged(3, lambda: build(OPTIMIZERS["sgd"]()), jit_compile=True)
+@pytest.mark.parametrize("weighted", [True, False], ids=["fast step", "general step"])
+@pytest.mark.parametrize(("replicas", "jit_compile"), [(1, True), (1, False), (3, True)])
+def test_compiled_or_not_by_either_step_the_numbers_hold(replicas: int, jit_compile: bool, weighted: bool) -> None:
+    metrics = {"weighted_metrics" if weighted else "metrics": ["accuracy"], "metrics" if weighted else "_": None}
+    metrics.pop("_", None)
+    model, history = train_bridged(
+        replicas, lambda: build(OPTIMIZERS["sgd"](), **metrics), jit_compile=jit_compile, steps_per_execution=3
+    )
     assert difference(plain("sgd")[0], model) <= 1e-8
+    assert history["accuracy"] == plain("sgd")[1]["accuracy"]
 
 
 def test_steps_per_execution_do_not_change_a_bit() -> None:
@@ -65,7 +72,7 @@ def _unweighted(self: ReplicaStep, x: Any, n_local: Any, n_global: Any) -> Any:
 
 def test_the_parity_test_notices_a_wrong_weighting(monkeypatch: pytest.MonkeyPatch) -> None:
     # What stock code does: each replica's own mean, then the mean of the means.
-    monkeypatch.setattr(ReplicaStep, "_row_weight", _unweighted)
+    monkeypatch.setattr(ReplicaStep, "row_weight", _unweighted)
     model, _ = train_bridged(3, lambda: build(OPTIMIZERS["sgd"]()))
     assert not difference(plain("sgd")[0], model) <= 1e-6
 

@@ -115,7 +115,7 @@ def test_the_smoke_run_leaves_every_file(trained: Callable[..., Run]) -> None:
     summary = run.summary
     assert summary["status"] == "done"
     assert (summary["workers"], summary["replicas"], summary["epochs"], summary["restarts"]) == (2, 2, 1, 0)
-    assert (summary["strategy"], summary["collective"]) == ("multi-worker", "ring")
+    assert (summary["strategy"], summary["collective"]) == ("multi-worker", "shm")
     assert summary["val_accuracy"] > 0.7
     assert summary["weights_sha256"] == weights_sha256(model_of(run).get_weights())
     assert load_run_config(run.folder).training.epochs == 1
@@ -158,3 +158,10 @@ def test_evaluate_says_what_the_run_said(trained: Callable[..., Run], tfmp: Call
     assert found["samples"] == 1000
     assert found["accuracy"] == pytest.approx(run.summary["val_accuracy"], abs=1e-6)
     assert found["loss"] == pytest.approx(run.summary["val_loss"], abs=1e-5)
+
+
+def test_shared_memory_and_the_ring_sum_the_same(trained: Callable[..., Run]) -> None:
+    shared, ring = trained(*SMOKE), trained(*SMOKE, "--collective", "ring")
+    assert ring.summary["collective"] == "ring"
+    assert difference(shared, ring) <= 1e-5
+    assert ring.summary["val_accuracy"] == pytest.approx(shared.summary["val_accuracy"], abs=0.005)

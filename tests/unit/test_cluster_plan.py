@@ -37,7 +37,7 @@ def test_mnist_on_four_workers() -> None:
     assert made.describe() == [
         ("strategy", "multi-worker, 4 workers"),
         ("replicas", "4 on CPU"),
-        ("collective", "ring: CPU workers"),
+        ("collective", "shm: CPU workers on one host share its memory"),
         ("global batch", "256 samples"),
         ("per-replica batch", "64"),
         ("training samples", "60,000"),
@@ -180,6 +180,7 @@ def test_nccl_without_gpus_is_refused() -> None:
     [
         ({"workers": 1}, ("none", "one worker")),
         ({"workers": 1, "gpus": ("0", "1")}, ("nccl", "GPUs of one process")),
+        ({"workers": 2}, ("shm", "CPU workers on one host share its memory")),
         ({"workers": 2, "collective": "ring"}, ("ring", "as asked")),
         ({"workers": 2, "collective": "ring", "gpus": ("0", "1")}, ("ring", "as asked")),
         ({"strategy": "mirrored"}, ("none", "one replica")),
@@ -209,8 +210,17 @@ def test_mirrored_takes_as_many_gpus_as_asked() -> None:
     assert error.what == "expected at most 2 devices, one for each visible GPU, received 3"
 
 
-def test_mirrored_has_no_ring() -> None:
-    assert "received ring" in failure(strategy="mirrored", devices=2, collective="ring").what
+@pytest.mark.parametrize("collective", ["ring", "shm"])
+def test_mirrored_has_no_exchange_between_processes(collective: str) -> None:
+    assert f"received {collective}" in failure(strategy="mirrored", devices=2, collective=collective).what
+
+
+def test_shared_memory_is_for_cpu_workers_of_one_host() -> None:
+    assert "workers on GPUs" in failure(workers=2, collective="shm", gpus=("0", "1")).what
+    hosts = ClusterSpec.from_addresses(["h0:1", "h1:1"])
+    assert "several hosts" in failure(cluster=hosts, local_ranks=(0,), collective="shm").what
+    assert plan(cluster=hosts, local_ranks=(0,)).collective == ("ring", "CPU workers on several hosts")
+    assert plan(cluster=hosts, local_ranks=(0, 1)).collective.name == "shm"
 
 
 def test_proxy_exceptions_reach_every_worker() -> None:

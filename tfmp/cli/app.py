@@ -17,6 +17,7 @@ from tfmp.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TfmpError
 #: Name, module and one line of help of each command: enough for ``tfmp --help`` without loading any of them.
 COMMANDS = {
     "train": ("tfmp.cli.train", "Train here: N worker processes, or one process on several devices."),
+    "worker": ("tfmp.cli.worker", "Be one worker of a cluster of several hosts."),
     "evaluate": ("tfmp.cli.evaluate", "Evaluate a run's trained model on its test set."),
     "launch": ("tfmp.cli.launch", "Run any program N times as one supervised cluster."),
 }
@@ -28,6 +29,7 @@ Examples:
   tfmp train configs/mnist.yaml --set training.epochs=10
   tfmp train --strategy mirrored --devices 2
   tfmp train --workers 4 --dry-run        the plan, nothing started
+  tfmp worker --workers h0:2222,h1:2222 --index 0     on h0; on h1 with --index 1
   tfmp evaluate runs/20260101-120000-mnist
   tfmp launch -n 4 -- python my_script.py
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +31,7 @@ KEY_FLAGS = (
     KeyFlag("--workers", "cluster.workers", "N", "Worker processes on this machine."),
     KeyFlag("--strategy", "cluster.strategy", "NAME", "multi-worker (processes) or mirrored (devices of one process)."),
     KeyFlag("--devices", "cluster.devices", "N", "Devices of --strategy mirrored."),
-    KeyFlag("--collective", "cluster.collective", "NAME", "How gradients are summed: auto, ring or nccl."),
+    KeyFlag("--collective", "cluster.collective", "NAME", "How gradients are summed: auto, shm, ring or nccl."),
     KeyFlag("--epochs", "training.epochs", "N", "Passes over the training samples."),
     KeyFlag("--batch-size", "training.batch_size", "N", "GLOBAL batch: samples of one step over all workers."),
     KeyFlag("--steps-per-epoch", "training.steps_per_epoch", "N", "Steps of one epoch, instead of all samples once."),
@@ -48,9 +48,9 @@ KEY_FLAGS = (
 )
 
 
-def run_options(command: Command) -> Command:
+def run_options(command: Command, flags: Sequence[KeyFlag] = KEY_FLAGS) -> Command:
     """Add CONFIG, ``--set`` and the flags for configuration keys."""
-    for flag in reversed(KEY_FLAGS):
+    for flag in reversed(flags):
         command = click.option(flag.name, _variable(flag), metavar=flag.metavar, help=flag.help)(command)
     command = click.option(
         "--set",
@@ -94,20 +94,23 @@ def parse_ranks(text: str | None, workers: int) -> frozenset[int] | None:
     return frozenset(map(int, parts))
 
 
-def resolve_settings(config: Path | None, sets: tuple[str, ...], flags: dict[str, Any]) -> Resolved:
+def resolve_settings(
+    config: Path | None, sets: tuple[str, ...], flags: Mapping[str, Any], known: Sequence[KeyFlag] = KEY_FLAGS
+) -> Resolved:
     """Merge defaults, file, ``--set`` and flags.
 
     Args:
         config: The YAML file.
         sets: ``KEY=VALUE`` texts.
         flags: Values of the options that :func:`run_options` added, by variable name.
+        known: The flags that it was given.
 
     Raises:
         UsageError: See :func:`tfmp.config.resolve`.
     """
     from tfmp.config import FlagValue, resolve
 
-    given = [FlagValue(flag.key, flag.name, flags.get(_variable(flag))) for flag in KEY_FLAGS]
+    given = [FlagValue(flag.key, flag.name, flags.get(_variable(flag))) for flag in known]
     return resolve(config, sets, given)
 
 

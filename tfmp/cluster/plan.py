@@ -37,7 +37,7 @@ class PlanInput:
         local_ranks: With ``cluster``: the ranks on this machine, which share its cores and GPUs.
         devices: Mirrored: number of replicas. ``None``: every visible GPU, on the CPU one.
         device: ``auto`` takes GPUs where any is visible.
-        collective: ``auto``, ``ring`` or ``nccl``.
+        collective: ``auto``, ``shm``, ``ring`` or ``nccl``.
         gpus: Visible GPUs, by the names that CUDA_VISIBLE_DEVICES knows.
         cpus: Numbers of the CPUs that may be used; ``None`` for 0..cores-1.
         environ: The environment that the workers inherit.
@@ -60,7 +60,7 @@ class PlanInput:
     local_ranks: tuple[int, ...] = ()
     devices: int | None = None
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    collective: Literal["auto", "ring", "nccl"] = "auto"
+    collective: Literal["auto", "shm", "ring", "nccl"] = "auto"
     gpus: tuple[str, ...] = ()
     cpus: tuple[int, ...] | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -205,7 +205,12 @@ def make_plan(inputs: PlanInput) -> Plan:
         replicas_each = max(1, len(_names(gpu_shares[0])))
     replicas = size * replicas_each
     collective = resolve_collective(
-        inputs.collective, strategy=inputs.strategy, workers=size, replicas=replicas, device=device
+        inputs.collective,
+        strategy=inputs.strategy,
+        workers=size,
+        replicas=replicas,
+        device=device,
+        one_host=len(local_ranks) == size,
     )
     batch = plan_batches(
         replicas=replicas,

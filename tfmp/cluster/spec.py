@@ -6,7 +6,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 from tfmp.errors import UsageError
 
@@ -97,6 +97,9 @@ class ClusterSpec:
     chief's work (TensorFlow numbers them the same way). Evaluators are known but take no part: they have no rank, are
     not counted, and nobody waits for them.
 
+    Args:
+        any_loopback: Take loopback beside other hosts too, for a caller that warns of it.
+
     Raises:
         UsageError: No chief and no worker, two tasks with one address, or loopback mixed with other hosts.
     """
@@ -104,8 +107,9 @@ class ClusterSpec:
     workers: tuple[Address, ...]
     chief: Address | None = None
     evaluators: tuple[Address, ...] = ()
+    any_loopback: InitVar[bool] = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, any_loopback: bool) -> None:
         if not self.size:
             raise UsageError("expected at least one worker, received none", where="worker")
         tasks = [
@@ -123,7 +127,7 @@ class ClusterSpec:
             seen[address.identity] = place
         loopback = [task for task in tasks if task[1].is_loopback]
         remote = [address for _, address in tasks if not address.is_loopback]
-        if loopback and remote:
+        if loopback and remote and not any_loopback:
             place, address = loopback[0]
             raise UsageError(
                 f"expected addresses that every worker can reach, received loopback {address} beside {remote[0]}",
@@ -137,7 +141,9 @@ class ClusterSpec:
         return cls(tuple(Address(host, port) for port in ports))
 
     @classmethod
-    def from_addresses(cls, addresses: Sequence[str], where: str = "cluster.workers") -> ClusterSpec:
+    def from_addresses(
+        cls, addresses: Sequence[str], where: str = "cluster.workers", *, any_loopback: bool = False
+    ) -> ClusterSpec:
         """Return a cluster of workers from texts such as ``a:2222``; errors name ``where`` and the position.
 
         Raises:
@@ -145,7 +151,7 @@ class ClusterSpec:
         """
         parsed = tuple(Address.parse(text, f"{where}[{index}]") for index, text in enumerate(addresses))
         try:
-            return cls(parsed)
+            return cls(parsed, any_loopback=any_loopback)
         except UsageError as error:
             place = (error.where or "").removeprefix("worker")
             raise UsageError(error.what, where=f"{where}{place}", hint=error.hint) from None

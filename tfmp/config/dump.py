@@ -12,12 +12,14 @@ from tfmp.config.scalars import Scalar, shown
 if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig
 
+# Never shown, never written down: a run folder is copied and shown around.
+_SECRET_KEYS = frozenset({"cluster.token"})
 # Words of letters first: no reader takes one for a number, a date or a document mark.
 _PLAIN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
 
 
 def to_yaml(config: RunConfig, origins: Mapping[str, str] | None = None) -> str:
-    """Return the whole configuration as YAML, one key a line, defaults included.
+    """Return the whole configuration as YAML, one key a line, defaults included, secrets left out.
 
     Args:
         config: The configuration.
@@ -29,7 +31,8 @@ def to_yaml(config: RunConfig, origins: Mapping[str, str] | None = None) -> str:
         for key in schema_keys():
             owner, _, name = key.partition(".")
             if owner == section:
-                line = f"  {name}: {value_text(getattr(getattr(config, section), name))}"
+                value = None if key in _SECRET_KEYS else getattr(getattr(config, section), name)
+                line = f"  {name}: {value_text(value)}"
                 lines.append(f"{line}  # {shown(origins[key])}" if origins else line)
     return "\n".join(lines) + "\n"
 

@@ -175,8 +175,10 @@ class TrainingConfig(Section):
         default=None,
         description="Steps that one call of the compiled function runs; changes speed only. null: tfmp chooses.",
     )
-    jit_compile: YesNo = Field(
-        default=False, description="Compile forward and backward with XLA: faster steps after a start of some seconds."
+    jit_compile: YesNo | None = Field(
+        default=None,
+        description="Compile the step with XLA: faster steps, about a second later. null: for the built-in model in "
+        "runs of 4,000 steps or more.",
     )
     validation_every: NonNegativeInt = Field(
         default=1, description="Epochs between validations. 0: only after the last epoch."
@@ -213,7 +215,8 @@ class ClusterConfig(Section):
     device: Word[words.Device] = Field(default="auto", description="Kind of device. `auto`: GPUs where there are any.")
     collective: Word[words.Collective] = Field(
         default="auto",
-        description="How gradients are summed. `ring`: gRPC; `nccl`: GPUs only; `auto`: the fastest that fits.",
+        description="How gradients are summed. `shm`: memory that the workers of one host share; `ring`: gRPC; "
+        "`nccl`: GPUs only; `auto`: the fastest that fits.",
     )
     base_port: Port | None = Field(
         default=None, description="Port of worker 0; worker i listens on base_port + i. null: free ports."
@@ -228,6 +231,20 @@ class ClusterConfig(Section):
     )
     start_timeout_s: Positive = Field(
         default=300.0, description="Seconds in which every worker must have joined, before the missing ones are named."
+    )
+    rendezvous: Text | None = Field(
+        default=None,
+        description="`host:port` of worker 0, at which workers on several hosts learn each other's addresses; for "
+        "launchers that know none, such as `mpirun`.",
+    )
+    heartbeat_timeout_s: Positive = Field(
+        default=30.0,
+        description="Seconds without a word from another host, after which its worker counts as lost.",
+    )
+    token: Text | None = Field(
+        default=None,
+        description="Shared secret of the hosts of one cluster: launchers without it cannot join. Never shown, nor "
+        "written to the run folder. It does not protect TensorFlow's own traffic.",
     )
 
     @property

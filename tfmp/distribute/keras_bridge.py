@@ -20,7 +20,9 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
+from tfmp.distribute.collective import Reducer
 from tfmp.distribute.control import WISHES, FitControl
+from tfmp.distribute.local_step import LocalStep, why_not
 from tfmp.distribute.state import decorrelate_seeds, split_state, summed_state
 from tfmp.distribute.step import ReplicaStep
 from tfmp.distribute.strategy import first_local
@@ -51,6 +53,7 @@ def bridge(
     feed: IndexedFeed | None = None,
     validation_feed: IndexedFeed | None = None,
     jit_compile: bool = False,
+    reducer: Reducer | None = None,
     control: FitControl | None = None,
 ) -> Any:
     """Make ``fit`` and ``evaluate`` of a compiled Keras model right under a ``tf.distribute`` strategy.
@@ -69,6 +72,7 @@ def bridge(
         feed: Where batches of ``fit`` are gathered inside the step, as tfmp does. ``None``: the data set holds them.
         validation_feed: The same for ``evaluate``.
         jit_compile: Compile forward and backward (not the exchange) with XLA.
+        reducer: How to sum over replicas. ``None``: with TensorFlow's collectives.
         control: What the workers agree on between executions, and how far the epoch is.
 
     Returns:
@@ -94,7 +98,8 @@ def bridge(
             where=f"class {type(model).__name__}",
             hint="override compute_loss or compute_metrics instead",
         )
-    _Bridge(model, feed, validation_feed, jit_compile, control or FitControl()).install()
+    reducer = reducer or Reducer(model._distribute_strategy.num_replicas_in_sync)
+    _Bridge(model, feed, validation_feed, jit_compile, reducer, control or FitControl()).install()
     return model
 
 
@@ -107,6 +112,7 @@ class _Bridge:
         feed: IndexedFeed | None,
         validation_feed: IndexedFeed | None,
         jit_compile: bool,
+        reducer: Reducer,
         control: FitControl,
     ) -> None:
         self.model = model
@@ -114,6 +120,7 @@ class _Bridge:
         self.feed = feed
         self.validation_feed = validation_feed
         self.jit_compile = jit_compile
+        self.reducer = reducer
         self.control = control
         self.steps_done = 0
         self._seeded = False
@@ -210,8 +217,8 @@ class _Bridge:
         workers' wishes and the sum of loss times samples.
         """
         strategy, model = self.strategy, self.model
-        replicas = strategy.num_replicas_in_sync
-        replica_step = ReplicaStep(model, replicas, jit_compile=self.jit_compile)
+        reducer = self.reducer
+        replica_step = ReplicaStep(model, reducer, jit_compile=self.jit_compile)
         step = replica_step.train if training else replica_step.evaluate
         steps_per_execution = model.steps_per_execution
         metric_variables = self._metric_variables()
@@ -225,7 +232,7 @@ class _Bridge:
             return step(batch, None, None)
 
         def exchange(local_loss_sum: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
-            return summed_state(metric_variables, tf.concat([wishes, [local_loss_sum]], 0), replicas)
+            return summed_state(metric_variables, tf.concat([wishes, [local_loss_sum]], 0), reducer)
 
         def start() -> Any:
             none = tf.zeros([steps_per_execution], tf.float64)
@@ -261,6 +268,19 @@ class _Bridge:
             return end(k, losses, samples, loss_sums, wishes)
 
         run = run_batches if feed is None else run_block
+        if feed is not None and training and why_not(model, strategy) is None:
+            local_step = LocalStep(model, strategy, reducer, feed.gather, jit_compile=self.jit_compile)
+
+            def run_local_block(iterator: Any, wishes: tf.Tensor) -> Any:
+                k, finite, losses, samples, loss_sums = start()
+                block = first_local(strategy, iterator.get_next())
+                while k < block["steps"] and finite:
+                    loss = local_step.step(block, k)
+                    losses, samples = _write(losses, k, loss), _write(samples, k, block["n_global"][k])
+                    k, finite = k + 1, tf.math.is_finite(loss)
+                return end(k, losses, samples, loss_sums, wishes)
+
+            run, replica_step = run_local_block, local_step.replica_step
         compiled = run if model.run_eagerly else tf.function(run, reduce_retracing=True)
 
         def execute(iterator: Any, wishes: list[float]) -> Any:

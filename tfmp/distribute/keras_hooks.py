@@ -21,7 +21,7 @@ from tfmp.errors import TfmpError
 
 #: Versions whose source was read and whose behaviour the test-suite was run on (oldest and newest).
 OLDEST_TENSORFLOW = (2, 18)
-OLDEST_KERAS = (3, 7)
+OLDEST_KERAS = (3, 10)
 
 
 def _version(text: str) -> tuple[int, int]:
@@ -115,6 +115,12 @@ def loss_reductions(model: Any) -> set[str | None]:
         return set()
     losses = keras.tree.flatten(container._user_loss)
     return {getattr(loss, "reduction", "sum_over_batch_size") for loss in losses if loss is not None}
+
+
+def unweighted_metrics(model: Any) -> bool:
+    """Whether ``compile`` was given metrics that Keras calls without sample weights."""
+    container = model._compile_metrics
+    return container is not None and bool(keras.tree.flatten(container._user_metrics or []))
 
 
 def loss_scale(dtype: tf.DType) -> tf.Tensor:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfmp.distribute.step import sum_over_replicas
+from tfmp.distribute.collective import Reducer
 
 
 def local_sum_part(variable: Any, replicas: int) -> tf.Tensor:
@@ -27,10 +27,10 @@ def local_sum_part(variable: Any, replicas: int) -> tf.Tensor:
     return value
 
 
-def summed_state(variables: Sequence[Any], extra: tf.Tensor, replicas: int) -> tf.Tensor:
+def summed_state(variables: Sequence[Any], extra: tf.Tensor, reducer: Reducer) -> tf.Tensor:
     """All variables' global values and ``extra`` summed, as one flat float64 vector (call in a replica context)."""
-    parts = [tf.reshape(local_sum_part(v, replicas), [-1]) for v in variables]
-    (total,) = sum_over_replicas([tf.concat([*parts, tf.cast(extra, tf.float64)], 0)], replicas)
+    parts = [tf.reshape(local_sum_part(v, reducer.replicas), [-1]) for v in variables]
+    (total,) = reducer.sum([tf.concat([*parts, tf.cast(extra, tf.float64)], 0)])
     return total
 
 
@@ -59,11 +59,11 @@ def read_together(strategy: tf.distribute.Strategy, variables: Iterable[Any]) ->
     spread = [v for v in variables if v.synchronization == "on_read"]
     values = {}
     if spread:
-        replicas = strategy.num_replicas_in_sync
+        reducer = Reducer(strategy.num_replicas_in_sync)
 
         @tf.function
         def gather() -> tf.Tensor:
-            return strategy.run(lambda: summed_state(spread, tf.zeros([0], tf.float64), replicas))
+            return strategy.run(lambda: summed_state(spread, tf.zeros([0], tf.float64), reducer))
 
         flat = strategy.experimental_local_results(gather())[0].numpy()
         values = {id(v): value.numpy() for v, value in split_state(spread, flat)}
@@ -87,7 +87,7 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
         rank = tf.distribute.get_replica_context().replica_id_in_sync_group
         # -0.0, not 0.0, is what added to any number leaves it as it is, bit for bit.
         rows = tf.where(tf.equal(tf.range(replicas), rank)[:, tf.newaxis], flat, tf.constant(-0.0, tf.float64))
-        (gathered,) = sum_over_replicas([rows], replicas)
+        (gathered,) = Reducer(replicas).sum([rows])
         return gathered
 
     compiled = tf.function(lambda: strategy.run(one))

@@ -4,20 +4,21 @@ Dimension letters: R replicas over all workers, P rows a replica holds (its shar
 static size where the feed says so), n_local the real ones among them, n_global the real samples of the global batch.
 
 The loss of the step is the mean over the *global* batch, so a replica's loss is weighted by its number of real
-samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (see ``loss_scale``), and the sum over
+samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (``loss_scale``), and the sum over
 replicas is the mean over the global batch, whatever the shares are. (Keras's own step averages the replicas' means:
 wrong as soon as shares differ, and NaN where one is empty.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
+from tfmp.distribute.collective import Reducer
 from tfmp.errors import TfmpError
 
 _MEAN_REDUCTIONS = {"sum_over_batch_size", "mean"}
@@ -26,9 +27,10 @@ _MEAN_REDUCTIONS = {"sum_over_batch_size", "mean"}
 class ReplicaStep:
     """Training and evaluation steps of one model, to be called in a replica context (``strategy.run``)."""
 
-    def __init__(self, model: Any, replicas: int, *, jit_compile: bool = False) -> None:
+    def __init__(self, model: Any, reducer: Reducer, *, jit_compile: bool = False) -> None:
         self._model = model
-        self._replicas = replicas
+        self._reducer = reducer
+        self._replicas = reducer.replicas
         self._jit_compile = jit_compile
         self._reductions = keras_hooks.loss_reductions(model)
         self.refused: TfmpError | None = None
@@ -46,31 +48,48 @@ class ReplicaStep:
             The loss over the global batch (float64 scalar, equal on all replicas) and ``n_global`` (int32 scalar).
         """
         model = self._model
+        forward_backward = self._compiled(self.gradients)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        row_weight, n_global = self._row_weight(x, n_local, n_global)
-        variables = model.trainable_weights
+        row_weight, n_global = self.row_weight(x, n_local, n_global)
+        loss, gradients, y_pred = forward_backward(x, y, sample_weight, row_weight)
+        variables = self.trained_variables(gradients)
+        gradients = [gradient for gradient in gradients if gradient is not None]
+        *summed, loss = self._reducer.sum([*gradients, loss])
+        model.optimizer.apply(summed, variables)
+        self.update_metrics(x, y, y_pred, sample_weight, n_local)
+        return tf.cast(loss, tf.float64), n_global
 
-        def forward_backward(x: Any, y: Any, sample_weight: Any, row_weight: Any) -> tuple[Any, list[Any], Any]:
-            with tf.GradientTape() as tape:
-                y_pred = keras_hooks.call_model(model, x, training=True)
-                weight = _combine_weights(row_weight, sample_weight, y_pred)
-                loss = keras_hooks.compute_loss(model, x, y, y_pred, weight, training=True)
-                scaled = model.optimizer.scale_loss(loss)
-            return loss, tape.gradient(scaled, [v.value for v in variables]), y_pred
+    def gradients(self, x: Any, y: Any, sample_weight: Any, row_weight: Any) -> tuple[tf.Tensor, list[Any], Any]:
+        """Forward and backward of this replica.
 
-        loss, gradients, y_pred = self._compiled(forward_backward)(x, y, sample_weight, row_weight)
-        trained = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        Returns:
+            Its part of the loss (the sum over replicas is the mean over the global batch), the gradient of each
+            trainable weight (``None`` where the loss does not depend on it), and the predictions.
+        """
+        model = self._model
+        with tf.GradientTape() as tape:
+            y_pred = keras_hooks.call_model(model, x, training=True)
+            weight = combine_weights(row_weight, sample_weight, y_pred)
+            loss = keras_hooks.compute_loss(model, x, y, y_pred, weight, training=True)
+            scaled = model.optimizer.scale_loss(loss)
+        return loss, tape.gradient(scaled, [v.value for v in model.trainable_weights]), y_pred
+
+    def trained_variables(self, gradients: list[Any]) -> list[Any]:
+        """The trainable weights that have a gradient.
+
+        Raises:
+            TfmpError: None has.
+        """
+        variables = self._model.trainable_weights
+        trained = [v for v, gradient in zip(variables, gradients, strict=True) if gradient is not None]
         if not trained:
             self.refused = TfmpError(
                 "no trainable weight of the model has a gradient",
-                where=f"model {model.name!r}",
+                where=f"model {self._model.name!r}",
                 hint="check that the loss depends on the model's output, and that its layers are trainable",
             )
             raise self.refused
-        *summed, loss = sum_over_replicas([*(gradients[i] for i in trained), loss], self._replicas)
-        model.optimizer.apply(summed, [variables[i] for i in trained])
-        self._update_metrics(x, y, y_pred, sample_weight, n_local)
-        return tf.cast(loss, tf.float64), n_global
+        return trained
 
     def evaluate(
         self, batch: Any, n_local: tf.Tensor | None, n_global: tf.Tensor | None
@@ -83,15 +102,15 @@ class ReplicaStep:
         """
         model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
-        row_weight, n_global = self._row_weight(x, n_local, n_global)
+        row_weight, n_global = self.row_weight(x, n_local, n_global)
 
         def forward(x: Any, y: Any, sample_weight: Any, row_weight: Any) -> tuple[tf.Tensor, Any]:
             y_pred = keras_hooks.call_model(model, x, training=False)
-            weight = _combine_weights(row_weight, sample_weight, y_pred)
+            weight = combine_weights(row_weight, sample_weight, y_pred)
             return keras_hooks.compute_loss(model, x, y, y_pred, weight, training=False), y_pred
 
         loss, y_pred = self._compiled(forward)(x, y, sample_weight, row_weight)
-        self._update_metrics(x, y, y_pred, sample_weight, n_local)
+        self.update_metrics(x, y, y_pred, sample_weight, n_local)
         return tf.cast(loss, tf.float64), n_global
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,7 +118,7 @@ class ReplicaStep:
         # first replica's variables, and the second would then train those.
         return tf.function(function, jit_compile=True) if self._jit_compile else function
 
-    def _row_weight(
+    def row_weight(
         self, x: Any, n_local: tf.Tensor | None, n_global: tf.Tensor | None
     ) -> tuple[tf.Tensor | None, tf.Tensor]:
         """The weight of each row (shape [P], or ``None`` where all are 1) and ``n_global``."""
@@ -108,7 +127,7 @@ class ReplicaStep:
             # All replicas hold the same, full number of rows: Keras's mean of means is exact as it is.
             return None, tf.constant(static_rows * self._replicas)
         if n_global is None:
-            (total,) = sum_over_replicas([tf.cast(rows, tf.float64)], self._replicas)
+            (total,) = self._reducer.sum([tf.cast(rows, tf.float64)])
             n_global = tf.cast(total, tf.int32)
         dtype = tf.as_dtype(keras.config.floatx())
         weight = tf.cast(tf.range(rows) < (rows if n_local is None else n_local), dtype)
@@ -135,7 +154,8 @@ class ReplicaStep:
         )
         raise self.refused
 
-    def _update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, n_local: tf.Tensor | None) -> None:
+    def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, n_local: tf.Tensor | None) -> None:
+        """Update the model's metrics with the real rows of a batch."""
         model = self._model
         if n_local is None:
             model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
@@ -149,39 +169,7 @@ class ReplicaStep:
             model.compute_metrics(real_rows(x), real_rows(y), real_rows(y_pred), sample_weight=real_rows(sample_weight))
 
 
-def sum_over_replicas(tensors: Sequence[Any], replicas: int) -> list[Any]:
-    """Sum each tensor over all replicas: dense ones of one dtype travel as one flat vector.
-
-    Args:
-        tensors: Tensors or ``tf.IndexedSlices`` of this replica (call in a replica context).
-        replicas: Replicas over all workers; with 1 nothing is sent.
-    """
-    if replicas == 1:
-        return list(tensors)
-    groups: dict[Any, list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        groups.setdefault(i if isinstance(tensor, tf.IndexedSlices) else tensor.dtype, []).append(i)
-    packed = []
-    for indices in groups.values():
-        if isinstance(tensors[indices[0]], tf.IndexedSlices):
-            packed.append(tensors[indices[0]])
-        else:
-            packed.append(tf.concat([tf.reshape(tensors[i], [-1]) for i in indices], 0))
-    context = tf.distribute.get_replica_context()
-    reduced = context.all_reduce(tf.distribute.ReduceOp.SUM, packed)
-    result: list[Any] = [None] * len(tensors)
-    for indices, total in zip(groups.values(), reduced, strict=True):
-        if isinstance(total, tf.IndexedSlices):
-            result[indices[0]] = total
-            continue
-        sizes = [tf.size(tensors[i]) for i in indices]
-        for i, part in zip(indices, tf.split(total, sizes, num=len(indices)), strict=True):
-            result[i] = tf.reshape(part, tf.shape(tensors[i]))
-            result[i].set_shape(tensors[i].shape)
-    return result
-
-
-def _combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: Any) -> Any:
+def combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: Any) -> Any:
     """The ``sample_weight`` for Keras: the user's own times the weight of each row.
 
     A loss has one value per row and position ([P], [P, time], [P, height, width]), and Keras stretches a weight by one

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
 from tfmp.jobs.attempt import Attempt
 from tfmp.jobs.drill import parse_drill
+from tfmp.jobs.meeting import meeting_place
 from tfmp.jobs.outcome import Findings, describe_failure, ended_silently, failure_record, other_workers
 from tfmp.jobs.planning import worker_payload
 from tfmp.launch.runner import GroupControl, run_group
@@ -194,20 +195,21 @@ class Run:
                 on_tick(control)
 
         try:
-            return run_group(
-                zygote,
-                self._specs(),
-                on_event=take_event,
-                on_line=on_line,
-                on_tick=tick,
-                grace_period_s=self._config.run.grace_period_s,
-                # After a failure there is nothing to save, and a peer that waits in a collective does not hear SIGTERM.
-                failure_grace_s=_FAILURE_GRACE_S,
-                settle_s=_SETTLE_S,
-                start_timeout_s=self._config.cluster.start_timeout_s,
-                tick_s=tick_s,
-                inbox=inbox,
-            )
+            with meeting_place(plan) as meeting:
+                return run_group(
+                    zygote,
+                    self._specs(meeting),
+                    on_event=take_event,
+                    on_line=on_line,
+                    on_tick=tick,
+                    grace_period_s=self._config.run.grace_period_s,
+                    # Nothing is saved after a failure, and a peer that waits in a collective does not hear SIGTERM.
+                    failure_grace_s=_FAILURE_GRACE_S,
+                    settle_s=_SETTLE_S,
+                    start_timeout_s=self._config.cluster.start_timeout_s,
+                    tick_s=tick_s,
+                    inbox=inbox,
+                )
         finally:
             view.close()
 
@@ -301,7 +303,7 @@ class Run:
         if ready.network_note and self._plan.strategy != "mirrored" and len(self._local) == len(self._plan.workers):
             view.say(f"note: the workers' network is not private: {ready.network_note}")
 
-    def _specs(self) -> list[WorkerSpec]:
+    def _specs(self, meeting: dict[str, str] | None) -> list[WorkerSpec]:
         plan, folder = self._plan, self._folder
         run_dir = str(folder.path.absolute())
         resume = str(self._point.path.absolute()) if self._point else None
@@ -313,7 +315,9 @@ class Run:
                 unset=worker.unset,
                 log_path=folder.log(self.number, worker.rank),
                 target="tfmp.train.worker:main",
-                payload=worker_payload(plan, worker.rank, run_dir, str(self._dataset.path), resume)
+                payload=worker_payload(
+                    self._config, plan, worker.rank, run_dir, str(self._dataset.path), meeting=meeting, resume=resume
+                )
                 | {"drills": [one.to_json() for one in drills if one.rank == worker.rank]},
                 cpus=worker.cpus,
             )

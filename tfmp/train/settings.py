@@ -77,7 +77,8 @@ def build_model(
         model.compile(
             optimizer=build_optimizer(config.training, total_steps),
             loss=config.training.loss,
-            metrics=list(config.training.metrics),
+            # weighted, so that padding can be weighed out inside the compiled step
+            weighted_metrics=list(config.training.metrics),
             steps_per_execution=steps_per_execution,
             jit_compile=False,  # the bridge compiles forward and backward itself (training.jit_compile)
         )

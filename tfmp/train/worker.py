@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfmp.checkpoints import load_checkpoint
+from tfmp.cluster.resources import available_cores
 from tfmp.config import RunConfig, load_run_config
 from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
@@ -26,6 +27,7 @@ from tfmp.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
+    from tfmp.distribute.collective import Reducer
     from tfmp.launch.channel import EventChannel
 
 
@@ -42,6 +44,8 @@ class WorkerTask:
         local_replicas: Replicas of this worker.
         gpus: Whether the replicas are GPUs.
         collective: How gradients are summed over workers.
+        jit_compile: Whether the step is compiled with XLA.
+        meeting: With the collective ``shm``: the ``directory`` where the workers meet, and their ``token``.
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
         resume: Checkpoint file to go on from; ``None``: from the start.
@@ -58,6 +62,8 @@ class WorkerTask:
     collective: str
     steps_per_epoch: int
     steps_per_execution: int
+    jit_compile: bool
+    meeting: dict[str, str] | None = None
     resume: str | None = None
     drills: tuple[dict[str, Any], ...] = ()
 
@@ -123,8 +129,15 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         total_steps = config.training.epochs * task.steps_per_epoch
         model = build_model(config, arrays.image_shape, arrays.classes, total_steps, task.steps_per_execution)
         feed, validation_feed, validation_steps = _feeds(config, task, arrays)
-        jit_compile = config.training.jit_compile
-        bridge(model, feed=feed, validation_feed=validation_feed, jit_compile=jit_compile, control=control)
+        reducer = _shared_memory(task, model, config.cluster.start_timeout_s) if task.collective == "shm" else None
+        bridge(
+            model,
+            feed=feed,
+            validation_feed=validation_feed,
+            jit_compile=task.jit_compile,
+            reducer=reducer,
+            control=control,
+        )
 
     epochs, steps = config.training.epochs, task.steps_per_epoch
     history = list(resume.facts["history"]) if resume else []
@@ -217,6 +230,26 @@ def _feeds(config: RunConfig, task: WorkerTask, arrays: DatasetArrays) -> tuple[
         Feed(images, labels, plan(validation_batch, False, None)),
         -(-len(images) // validation_batch),
     )
+
+
+def _shared_memory(task: WorkerTask, model: Any, timeout_s: float) -> Reducer:
+    """Meet the other workers of this host, with room for the model's gradient in one piece."""
+    from tfmp.distribute.collective import SharedMemoryReducer
+    from tfmp.distribute.shm import SharedMemoryGroup
+
+    if task.meeting is None:
+        raise TfmpError("expected a place to meet for the collective shm, received none", where=f"worker {task.rank}")
+    gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
+    group = SharedMemoryGroup.join(
+        Path(task.meeting["directory"]),
+        task.rank,
+        task.replicas,
+        capacity_bytes=gradient_bytes + 4096,
+        token=bytes.fromhex(task.meeting["token"]),
+        timeout_s=timeout_s,
+        spin=available_cores() >= task.replicas,
+    )
+    return SharedMemoryReducer(group)
 
 
 def _leave_together(strategy: Any) -> None:

@@ -1,0 +1,151 @@
+"""Slurm: the variables that ``srun`` gives each task of a step.
+
+Everything comes from the environment; nothing is run (TensorFlow's own resolver needs ``nvidia-smi``, sorts nodes as
+text, so that ranks and hosts do not match from ten nodes on, and gives two jobs on a node the same port).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tfmp.cluster.discovery.found import PORTS_PER_SLOT, Discovered, check_rank, read_number, slot_port
+from tfmp.cluster.discovery.hostlist import expand_counts, expand_hostlist
+from tfmp.cluster.spec import Address, ClusterSpec
+from tfmp.errors import UsageError
+
+_STEP_NODES, _JOB_NODES = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"
+# A prime: the steps of one job fall into slots far from those of the jobs next to it.
+_STEP_STRIDE = 101
+_OWN_PLACE = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_GTIDS")
+
+
+def in_step(environ: Mapping[str, str]) -> bool:
+    """Whether ``srun`` started this process. A batch script itself has SLURM_PROCID=0 too, but no step variables."""
+    return _STEP_NODES in environ and "SLURM_PROCID" in environ
+
+
+def in_allocation(environ: Mapping[str, str]) -> bool:
+    """Whether this process runs inside an allocation, step or not."""
+    return bool(environ.get("SLURM_JOB_ID") or environ.get(_JOB_NODES))
+
+
+def from_slurm(environ: Mapping[str, str], base_port: int | None = None) -> Discovered:
+    """Return the cluster of a Slurm step (or, without a step, of the allocation).
+
+    Args:
+        environ: The environment.
+        base_port: ``cluster.base_port``: the port of the first task on each node; ``None`` derives it from the job.
+
+    Raises:
+        UsageError: A variable is missing, malformed, or does not fit the others, naming it and its value.
+    """
+    step = _STEP_NODES in environ
+    nodes_name = _STEP_NODES if step else _JOB_NODES
+    nodes_text = environ.get(nodes_name)
+    if not nodes_text:
+        raise UsageError(
+            f"expected a node list in {nodes_name}, which is not set",
+            where=nodes_name,
+            hint="start the workers with srun: srun -n 2 tfmp worker",
+        )
+    hosts = expand_hostlist(nodes_text, nodes_name)
+    counts, counts_name = _task_counts(environ, len(hosts), step=step)
+    size = sum(counts)
+    rank = read_number(environ, "SLURM_PROCID")
+    check_rank(rank, size, "SLURM_PROCID")
+    places = _places(environ, counts, rank)
+    job = read_number(environ, "SLURM_JOB_ID") if environ.get("SLURM_JOB_ID") else 0
+    step_text = environ.get("SLURM_STEP_ID", "")
+    step_number = int(step_text) if step_text.isdigit() and len(step_text) < 6 else 0
+    first_port = base_port or slot_port(job + _STEP_STRIDE * step_number)
+    if max(counts) > PORTS_PER_SLOT:
+        raise UsageError(
+            f"expected at most {PORTS_PER_SLOT} tasks a node, received {counts_name}={environ.get(counts_name)}",
+            where=counts_name,
+        )
+    spec = ClusterSpec(tuple(Address(hosts[node], first_port + local) for node, local in places))
+    node, local_rank = places[rank]
+    kind = f"step {job}.{step_text or step_number}" if step else f"job {job}"
+    return Discovered(
+        source="slurm",
+        found=f"Slurm {kind}: task {rank} of {size} on {nodes_text} (SLURM_PROCID, {nodes_name}, {counts_name})",
+        size=size,
+        rank=rank,
+        spec=spec,
+        run=f"Slurm {kind}",
+        local=(local_rank, counts[node]),
+        bound=True,
+    )
+
+
+def _task_counts(environ: Mapping[str, str], nodes: int, *, step: bool) -> tuple[list[int], str]:
+    """Return the tasks of each node, and the variable that says so."""
+    totals = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS") if step else ("SLURM_NTASKS", "SLURM_NPROCS")
+    total_name = next((name for name in totals if environ.get(name)), None)
+    names = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE") if step else ("SLURM_TASKS_PER_NODE",)
+    name = next((name for name in names if environ.get(name)), None)
+    total = read_number(environ, total_name) if total_name else None
+    if name is None:
+        if total is None or total_name is None:
+            raise UsageError(
+                "expected the number of tasks in SLURM_NTASKS or SLURM_STEP_TASKS_PER_NODE, neither of which is set",
+                where="SLURM_NTASKS",
+                hint="say how many: srun -n 2 tfmp worker",
+            )
+        if not total or total % nodes:
+            raise UsageError(
+                f"expected as many tasks on each of {nodes} nodes, received {total_name}={total}, and "
+                "SLURM_TASKS_PER_NODE is not set",
+                where=total_name,
+            )
+        return [total // nodes] * nodes, total_name
+    counts = expand_counts(environ[name], name)
+    if len(counts) != nodes:
+        raise UsageError(
+            f"expected the tasks of {nodes} nodes, received {name}={environ[name]}, which are {len(counts)}", where=name
+        )
+    if total is not None and sum(counts) != total:
+        # Inside a batch script this variable may be the allocation's, which srun's own -n can undercut.
+        raise UsageError(
+            f"expected {total} tasks ({total_name}), received {name}={environ[name]}, which are {sum(counts)}",
+            where=name,
+        )
+    return counts, name
+
+
+def _places(environ: Mapping[str, str], counts: Sequence[int], rank: int) -> list[tuple[int, int]]:
+    """Return each rank's node and its number on that node.
+
+    Ranks go round the nodes (``-m cyclic``) or fill one after the other (``-m block``); the lists look the same. What
+    this task knows of itself and of its node decides; Slurm's own word where both fit.
+    """
+    candidates = {"block": _block(counts), "cyclic": _cyclic(counts)}
+    preferred = "cyclic" if environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic") else "block"
+    for name in (preferred, "cyclic" if preferred == "block" else "block"):
+        if _fits(environ, candidates[name], rank):
+            return candidates[name]
+    known = ", ".join(f"{name}={environ[name]}" for name in _OWN_PLACE if name in environ)
+    raise UsageError(
+        f"expected tasks laid out as by srun -m block or -m cyclic, received another layout: {known}",
+        where="SLURM_DISTRIBUTION",
+        hint="start with srun -m block",
+    )
+
+
+def _fits(environ: Mapping[str, str], places: Sequence[tuple[int, int]], rank: int) -> bool:
+    node, local = places[rank]
+    if "SLURM_NODEID" in environ and read_number(environ, "SLURM_NODEID") != node:
+        return False
+    if "SLURM_LOCALID" in environ and read_number(environ, "SLURM_LOCALID") != local:
+        return False
+    together = environ.get("SLURM_GTIDS")
+    ranks = [other for other, place in enumerate(places) if place[0] == node]
+    return not together or together == ",".join(map(str, ranks))
+
+
+def _block(counts: Sequence[int]) -> list[tuple[int, int]]:
+    return [(node, local) for node, count in enumerate(counts) for local in range(count)]
+
+
+def _cyclic(counts: Sequence[int]) -> list[tuple[int, int]]:
+    return [(node, local) for local in range(max(counts)) for node, count in enumerate(counts) if local < count]

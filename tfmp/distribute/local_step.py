@@ -1,0 +1,107 @@
+"""The fast step of a worker that has a single replica: three functions, two of them compiled.
+
+An execution is one ``tf.function``: a loop of *forward and backward* (compiled with XLA: gather, cast, forward, loss,
+backward, metrics, and the flat vector of all gradients with the loss riding at its end), *sum* over the workers, and
+*apply* (compiled again). Weights change at the end of a step, so callbacks and checkpoints see whole steps.
+
+It needs dense gradients of one type and metrics that take sample weights; :func:`why_not` says what is in the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfmp.distribute import keras_hooks
+from tfmp.distribute.collective import Reducer
+from tfmp.distribute.step import ReplicaStep, combine_weights
+
+
+def why_not(model: Any, strategy: tf.distribute.Strategy) -> str | None:
+    """Why the fast step cannot be used for ``model``, or ``None`` if it can."""
+    if len(strategy.extended.worker_devices) != 1:
+        return "this process holds several replicas"
+    if model.run_eagerly:
+        return "the model runs eagerly"
+    if keras_hooks.unweighted_metrics(model):
+        return "a metric given as metrics= takes no sample weights (weighted_metrics= does)"
+    if len({v.dtype for v in model.trainable_weights}) != 1:
+        return "the trainable weights are of several types"
+    if any(isinstance(layer, keras.layers.Embedding) for layer in model._flatten_layers()):
+        return "the gradient of an Embedding is sparse"
+    if any(v.synchronization == "on_read" for v in model.non_trainable_weights):
+        return "a layer's state is spread over replicas"
+    return None
+
+
+class LocalStep:
+    """Training steps of the only replica of this worker.
+
+    Args:
+        model: A built and compiled model for which :func:`why_not` is ``None``.
+        strategy: Its strategy, with one local device.
+        reducer: How to sum over workers.
+        gather: Makes a batch ``(x, y)`` of sample numbers [P].
+        jit_compile: Compile forward and backward, and apply, with XLA.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        strategy: tf.distribute.Strategy,
+        reducer: Reducer,
+        gather: Callable[[tf.Tensor], Any],
+        *,
+        jit_compile: bool,
+    ) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._reducer = reducer
+        self._gather = gather
+        self.replica_step = ReplicaStep(model, reducer)
+        self._variables = model.trainable_weights
+        self._forward_backward = tf.function(self._run_forward_backward, jit_compile=jit_compile)
+        self._apply = tf.function(self._run_apply, jit_compile=jit_compile)
+
+    def step(self, block: Any, k: tf.Tensor) -> tf.Tensor:
+        """Run step ``k`` of a block (call in cross-replica context, inside a ``tf.function``).
+
+        Args:
+            block: ``index`` int32 [K, P], ``n_local`` int32 [K], ``n_global`` int32 [K].
+            k: int32 scalar.
+
+        Returns:
+            The loss over the global batch, float64 scalar, equal on all workers.
+        """
+        total = self._reducer.sum_flat(self._strategy, self._forward_backward(block, k))
+        self._apply(total)
+        return tf.cast(total[-1], tf.float64)
+
+    def _run_forward_backward(self, block: Any, k: tf.Tensor) -> tf.Tensor:
+        return self._local(self._strategy.run(self._replica_forward_backward, args=(block, k)))
+
+    def _replica_forward_backward(self, block: Any, k: tf.Tensor) -> tf.Tensor:
+        x, y = self._gather(tf.gather(block["index"], k))
+        n_local = tf.gather(block["n_local"], k)
+        row_weight, _ = self.replica_step.row_weight(x, n_local, tf.gather(block["n_global"], k))
+        loss, gradients, y_pred = self.replica_step.gradients(x, y, None, row_weight)
+        self._variables = self.replica_step.trained_variables(gradients)
+        mask = tf.cast(tf.range(tf.shape(y)[0]) < n_local, tf.as_dtype(keras.config.floatx()))
+        self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, None, y_pred))
+        dense = [gradient for gradient in gradients if gradient is not None]
+        return tf.concat([*(tf.reshape(one, [-1]) for one in dense), [tf.cast(loss, dense[0].dtype)]], 0)
+
+    def _run_apply(self, total: tf.Tensor) -> None:
+        self._strategy.run(self._replica_apply, args=(total,))
+
+    def _replica_apply(self, total: tf.Tensor) -> None:
+        sizes = [v.shape.num_elements() for v in self._variables]
+        parts = tf.split(total[:-1], sizes)
+        gradients = [tf.reshape(part, v.shape) for part, v in zip(parts, self._variables, strict=True)]
+        self._model.optimizer.apply(gradients, self._variables)
+
+    def _local(self, value: Any) -> Any:
+        return self._strategy.experimental_local_results(value)[0]

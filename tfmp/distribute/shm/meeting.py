@@ -1,0 +1,245 @@
+"""How the ranks of one host find each other: a folder, a path socket a rank, and a connection between every two.
+
+Each rank listens at ``rank-R`` in the folder and connects to all lower ranks, so every pair meets once. The one that
+connects says hello, the other says welcome; both prove that they know the token, and both name the terms of the group,
+which must be equal. Rank 0's welcome carries the descriptor of the shared memory. A rank that has met all says ready
+to all; the group stands when all are ready. A rank that fails says why to all it has met, so that none waits in vain.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from tfmp.distribute.shm.errors import GroupError, JoinFailed, ranks_text
+from tfmp.distribute.shm.folder import SocketFolder
+from tfmp.distribute.shm.handshake import (
+    Introduction,
+    Kind,
+    Terms,
+    introduce,
+    read_introduction,
+    read_refusal,
+    receive,
+    refuse,
+)
+
+_RETRY_S = 0.01
+_LOOK_S = 0.2
+
+
+class Mesh(NamedTuple):
+    """A connected socket to each other rank, their process ids, and the descriptor of the shared memory."""
+
+    sockets: dict[int, socket.socket]
+    pids: dict[int, int]
+    segment_fd: int
+
+
+def meet(
+    directory: Path, rank: int, terms: Terms, *, token: bytes, timeout_s: float, segment_fd: int | None = None
+) -> Mesh:
+    """Meet the other ranks. All ranks call it, in any order.
+
+    Args:
+        directory: A folder of this group alone that only its owner can enter, on a file system of this host.
+        rank: This process's rank.
+        terms: What must be equal on all ranks.
+        token: A secret that all ranks know.
+        timeout_s: How long to wait for late ranks.
+        segment_fd: On rank 0 the descriptor of the shared memory; the caller's to close if this raises.
+
+    Raises:
+        JoinFailed: Ranks are missing, left, do not know the token or have other terms.
+        UsageError: The folder is not usable.
+    """
+    meeting = _Meeting(directory, rank, terms, token, segment_fd)
+    try:
+        return meeting.run(timeout_s)
+    except BaseException as error:
+        meeting.give_up(error if isinstance(error, GroupError) else None)
+        raise
+    finally:
+        meeting.tidy_up()
+
+
+class _Meeting:
+    """One rank's part, as one loop over everything that may happen next."""
+
+    def __init__(self, directory: Path, rank: int, terms: Terms, token: bytes, segment_fd: int | None) -> None:
+        self._self = Introduction(rank, os.getpid(), terms)
+        self._token = token
+        self._segment_fd = segment_fd
+        self._others = set(range(terms.size)) - {rank}
+        self._listener: socket.socket | None = None
+        self._sockets: dict[int, socket.socket] = {}  # connected, to lower ranks perhaps not yet welcomed
+        self._pids: dict[int, int] = {}  # of the ranks met
+        self._ready: set[int] = set()
+        self._strangers: set[socket.socket] = set()  # connected, without a hello yet
+        self._turned_away = 0
+        self._folder = SocketFolder(directory)
+        self._selector = selectors.DefaultSelector()
+
+    def run(self, timeout_s: float) -> Mesh:
+        deadline_s = time.monotonic() + timeout_s
+        said_ready = False
+        if self._self.rank < self._self.terms.size - 1:
+            self._listen()  # nobody connects to the last rank
+        while not (said_ready and self._ready == self._others):
+            self._connect_downwards()
+            if not said_ready and self._pids.keys() == self._others:
+                self._stop_listening()
+                self._say_ready()
+                said_ready = True
+                continue
+            left_s = deadline_s - time.monotonic()
+            events = self._selector.select(max(0.0, min(left_s, self._pause_s())))
+            # Only with nothing more to read: this process may have been held up itself.
+            if left_s <= 0 and not events:
+                raise self._missing(timeout_s)
+            for key, _ in events:
+                self._handle(key)
+        if self._segment_fd is None:
+            raise JoinFailed("rank 0 has sent no shared memory", ranks=[0])
+        return Mesh(dict(sorted(self._sockets.items())), self._pids, self._segment_fd)
+
+    def give_up(self, reason: GroupError | None) -> None:
+        """Say why to every rank that is connected, and close the connections."""
+        if self._listener is not None:
+            with suppress(OSError):
+                # From here on nobody can connect and then find no reason; who has connected is told.
+                self._listener.shutdown(socket.SHUT_RD)
+                while True:
+                    self._strangers.add(self._listener.accept()[0])
+        for peer in (*self._sockets.values(), *self._strangers):
+            if reason is not None:
+                refuse(peer, reason.what, reason.ranks)
+            peer.close()
+        if self._self.rank != 0 and self._segment_fd is not None:
+            os.close(self._segment_fd)
+
+    def tidy_up(self) -> None:
+        """Leave no socket file, listener or half-open connection."""
+        self._stop_listening()
+        for stranger in self._strangers:
+            stranger.close()
+        self._selector.close()
+        self._folder.close()
+
+    def _listen(self) -> None:
+        self._listener = self._folder.listen(self._self.rank, backlog=self._self.terms.size)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._folder.remove(self._self.rank)
+            self._selector.unregister(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def _connect_downwards(self) -> None:
+        for rank in range(self._self.rank):
+            if rank in self._sockets:
+                continue
+            try:
+                peer = self._folder.connect(rank)
+            except OSError as error:
+                raise JoinFailed(
+                    f"cannot connect to rank {rank}: {error.strerror}", ranks=[rank], where=str(self._folder.path)
+                ) from error
+            if peer is None:
+                continue  # not there yet, or busy: again soon
+            self._sockets[rank] = peer
+            self._selector.register(peer, selectors.EVENT_READ, rank)
+            with suppress(OSError):  # it has left: reading says so, and why
+                introduce(peer, Kind.HELLO, self._self, self._token)
+
+    def _pause_s(self) -> float:
+        """Connecting has to be tried again; everything else wakes the selector."""
+        return _LOOK_S if all(rank in self._sockets for rank in range(self._self.rank)) else _RETRY_S
+
+    def _handle(self, key: selectors.SelectorKey) -> None:
+        sock = key.fileobj
+        assert isinstance(sock, socket.socket)
+        if sock is self._listener:
+            with suppress(BlockingIOError):
+                stranger = sock.accept()[0]
+                stranger.setblocking(False)
+                self._strangers.add(stranger)
+                self._selector.register(stranger, selectors.EVENT_READ)
+        elif sock in self._strangers:
+            self._get_to_know(sock)
+        else:
+            self._listen_to(key.data, sock)
+
+    def _get_to_know(self, sock: socket.socket) -> None:
+        """Read a stranger's hello and welcome it, or turn it away and wait on for the right one."""
+        kind, body, _ = receive(sock)
+        who = read_introduction(Kind.HELLO, body, self._token) if kind is Kind.HELLO else None
+        self._selector.unregister(sock)
+        if who is not None and who.terms != self._self.terms:
+            raise self._disagreement(who)  # the stranger is told as well
+        self._strangers.discard(sock)
+        if who is None or who.rank in self._pids or not self._self.rank < who.rank < self._self.terms.size:
+            if kind is not Kind.END:
+                self._turned_away += 1
+                refuse(sock, f"rank {self._self.rank} does not accept the token, or that rank is here already", ())
+            sock.close()
+            return
+        self._sockets[who.rank] = sock
+        self._selector.register(sock, selectors.EVENT_READ, who.rank)
+        self._pids[who.rank] = who.pid
+        segment_fd = self._segment_fd if self._self.rank == 0 else None
+        with suppress(OSError):  # as in connecting: it has left
+            introduce(sock, Kind.WELCOME, self._self, self._token, segment_fd)
+
+    def _listen_to(self, rank: int, sock: socket.socket) -> None:
+        """Read the next message of a rank that is connected."""
+        kind, body, fd = receive(sock, with_fd=rank == 0)
+        if fd is not None:
+            self._segment_fd = fd
+        if kind is Kind.WELCOME:
+            who = read_introduction(Kind.WELCOME, body, self._token)
+            if who is None or who.rank != rank:
+                raise JoinFailed(f"who answers as rank {rank} does not know the token", ranks=[rank])
+            self._pids[rank] = who.pid  # it has compared the terms
+        elif kind is Kind.READY:
+            self._ready.add(rank)
+            self._selector.unregister(sock)  # what follows is for the barrier
+        elif kind is Kind.REFUSAL:
+            text, ranks = read_refusal(body)
+            raise JoinFailed(text, ranks=ranks or [rank], where=f"told by rank {rank}")
+        else:
+            raise JoinFailed(
+                f"rank {rank} has ended while the group formed", ranks=[rank], hint="read its log for the cause"
+            )
+
+    def _say_ready(self) -> None:
+        for peer in self._sockets.values():
+            with suppress(OSError):  # as in connecting: it has left
+                peer.send(Kind.READY.value, socket.MSG_NOSIGNAL)
+
+    def _disagreement(self, who: Introduction) -> JoinFailed:
+        rank, terms = self._self.rank, self._self.terms
+        return JoinFailed(
+            f"the ranks disagree about the group: rank {rank} has {terms}; rank {who.rank} has {who.terms}",
+            ranks=[rank, who.rank],
+            hint="start all workers with the same number of workers and the same settings",
+        )
+
+    def _missing(self, timeout_s: float) -> JoinFailed:
+        # All met but some not ready: those wait for each other.
+        missing = self._others - self._pids.keys() or self._others - self._ready
+        turned_away = f"; {self._turned_away} turned away, wrong token or rank" if self._turned_away else ""
+        return JoinFailed(
+            f"expected {self._self.terms.size} ranks, but {ranks_text(missing)} did not join within "
+            f"{timeout_s:g} s{turned_away}",
+            ranks=missing,
+            where=str(self._folder.path),
+            hint="read the logs of the missing workers, or allow more time with --start-timeout",
+        )

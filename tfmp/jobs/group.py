@@ -1,0 +1,176 @@
+"""A worker's place in its group while the group gathers, trains and leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import time
+from pathlib import Path
+from typing import Any
+
+from tfmp.cluster.rendezvous.protocol import Report
+from tfmp.cluster.rendezvous.session import Session
+from tfmp.errors import EXIT_OK, TfmpError
+from tfmp.jobs.run import Run
+from tfmp.launch.runner import GroupControl
+from tfmp.launch.signals import SignalInbox
+from tfmp.launch.spec import GroupResult, signal_name
+from tfmp.launch.zygote_client import Zygote
+
+#: Between two looks at the connections while workers run: how late a lost peer can be noticed.
+TICK_S = 0.05
+_LOOK_EVERY_S = 1.0
+_WAIT_S = 0.1
+#: For the leader's word on who is to blame. It has its own, shorter, wait.
+_JUDGEMENT_TIMEOUT_S = 10.0
+#: What TensorFlow raises when a peer is lost, beside errors of its own.
+_VICTIM_ERRORS = frozenset(
+    {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "InternalError", "UnknownError"}
+)
+_SIGABRT = 6  # TensorFlow's coordination service gives up so
+
+
+class Interrupted(Exception):
+    """The user ended the wait; ``signum`` is the signal."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+def gather(session: Session, zygote: Zygote, inbox: SignalInbox) -> None:
+    """Wait until all workers are here, agree and are ready, while the helper process imports TensorFlow.
+
+    Raises:
+        Interrupted: A stop signal came.
+        TfmpError: The group does not start, or this host's helper process failed: the others are told.
+    """
+    told = False
+    with selectors.DefaultSelector() as selector:
+        for source in (session, zygote, inbox):
+            selector.register(source, selectors.EVENT_READ)
+        while not session.started:
+            selector.select(_WAIT_S)
+            for signum in inbox.read():
+                raise Interrupted(signum)
+            try:
+                while zygote.receive() is not None:
+                    pass
+            except TfmpError as error:
+                session.failed(Report(error.what, error.where, error.hint, error.exit_code))
+                raise
+            if zygote.ready is not None and not told:
+                told = True
+                session.ready()
+            session.poll()
+            if session.verdict is not None:
+                raise session.verdict.to_error()
+
+
+class GroupWatch:
+    """Carries news between the worker process of this host and the group.
+
+    Args:
+        session: The group.
+        run: The worker.
+        rank: Its rank.
+        name: What the group calls it.
+    """
+
+    def __init__(self, session: Session, run: Run, rank: int, name: str) -> None:
+        self._session = session
+        self._run = run
+        self._rank = rank
+        self._name = name
+        self._exception: dict[str, Any] | None = None
+        self._next_look_s = 0.0
+
+    def on_event(self, rank: int, event: dict[str, Any]) -> None:
+        """Take an event of the worker process."""
+        if event.get("event") == "exception":
+            self._exception = event
+
+    def on_tick(self, control: GroupControl) -> None:
+        """Serve the connections; end the worker where the group has ended."""
+        now_s = time.monotonic()
+        if now_s >= self._next_look_s:
+            self._next_look_s = now_s + _LOOK_EVERY_S
+            self._session.stopped(any(_is_stopped(pid) for pid in control.pids.values()))
+        self._session.poll()
+        if self._session.verdict is not None:
+            control.stop(self._session.verdict.what)
+
+    def finish(self, result: GroupResult, inbox: SignalInbox) -> int:
+        """Tell the group how the worker ended, hear what the group says, leave with it; return the exit code."""
+        run, session = self._run, self._session
+        run.note_exits(result)
+        if result.stopped_by is not None:
+            return self._interrupted(result.stopped_by)
+        session.poll()
+        if session.verdict is None:
+            if result.exit_code == EXIT_OK:
+                return self._leave(result, inbox)
+            own = self._own_error(result)
+            session.failed(
+                Report(own.what, own.where, own.hint, own.exit_code, victim=self._looks_like_a_victim(result))
+            )
+            self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)
+        verdict = session.verdict
+        if verdict is None or verdict.culprit == self._rank:
+            return run.fail(result, self._own_error(result))
+        return run.fail(result, verdict.to_error(), own=False)
+
+    def _interrupted(self, signum: int) -> int:
+        what = f"{self._name} was interrupted by {signal_name(signum)}"
+        self._session.failed(Report(what, exit_code=128 + signum))
+        return self._run.interrupted(signum)
+
+    def _leave(self, result: GroupResult, inbox: SignalInbox) -> int:
+        """Wait for the leader's word that all have ended well: a peer that leaves earlier looks like a dead one."""
+        digest = self._run.recorder.digests.get(self._rank)
+        if digest is None or (self._rank == 0 and not self._run.recorder.model_saved):
+            error = TfmpError(f"{self._name} ended without a result", hint="look at its log")
+            self._session.failed(Report(error.what, hint=error.hint))
+            return self._run.fail(result, error)
+        self._session.done(digest)
+        if (signum := self._wait(inbox)) is not None:
+            return self._interrupted(signum)
+        if self._session.may_leave:
+            return self._run.succeed()
+        assert self._session.verdict is not None
+        return self._run.fail(result, self._session.verdict.to_error(), own=False)
+
+    def _wait(self, inbox: SignalInbox, timeout_s: float | None = None, *, until_verdict: bool = False) -> int | None:
+        """Serve the connections until the group has ended; return a stop signal that came instead."""
+        session = self._session
+        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while session.verdict is None and (until_verdict or not session.may_leave):
+            session.poll(_WAIT_S)
+            for signum in inbox.read():
+                return signum
+            if deadline_s is not None and time.monotonic() >= deadline_s:
+                return None
+        return None
+
+    def _own_error(self, result: GroupResult) -> TfmpError:
+        error = self._run.describe(result)
+        if self._exception is None or self._run.recorder.errors:
+            return error
+        message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
+        what = f"{self._name} failed: {self._exception.get('type')}: {message}"
+        return TfmpError(what, where=error.where, hint=error.hint, exit_code=error.exit_code)
+
+    def _looks_like_a_victim(self, result: GroupResult) -> bool:
+        if self._run.recorder.errors:
+            return False
+        if self._exception is not None:
+            return self._exception.get("type") in _VICTIM_ERRORS
+        first = result.first_failure
+        return first is not None and first.signal == _SIGABRT
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger (proc(5): state T or t)."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
+    return False
