@@ -19,7 +19,7 @@ Exit codes: 0 when all ended well; otherwise the code of the worker that failed 
 """
 
 
-@click.command("launch", epilog=_EPILOG, context_settings={"ignore_unknown_options": False})
+@click.command("launch", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
 @click.option("-n", "--workers", type=click.IntRange(1, 64), required=True, metavar="N", help="Number of workers.")
 @click.option(
     "--base-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of worker 0  [default: free ports]"

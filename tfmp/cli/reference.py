@@ -19,8 +19,8 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "What `--help` says of each. Made by `python -m tfmp.cli.reference > docs/commands.md`; a test keeps it true."
     yield ""
-    yield from _section("tfmp", tfmp, click.Context(tfmp, info_name="tfmp"))
-    root = click.Context(tfmp, info_name="tfmp")
+    root = click.Context(tfmp, info_name="tfmp", help_option_names=["-h", "--help"])
+    yield from _section("tfmp", tfmp, root)
     for name in COMMANDS:
         command = tfmp.get_command(root, name)
         if command is not None:

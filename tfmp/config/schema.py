@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from tfmp.config import words
@@ -50,6 +50,8 @@ Factor: TypeAlias = Annotated[
 YesNo: TypeAlias = Annotated[bool, BeforeValidator(read_bool), Expect("yes or no")]
 Text: TypeAlias = Annotated[str, BeforeValidator(read_text), Expect("text")]
 FilePath: TypeAlias = Annotated[Path, BeforeValidator(read_path), Expect("a path")]
+# Made absolute, so that a run folder's configuration means the same files from wherever it is read.
+DataPath: TypeAlias = Annotated[Path, BeforeValidator(read_path), AfterValidator(Path.absolute), Expect("a path")]
 Reference: TypeAlias = Annotated[str, BeforeValidator(read_reference), Expect("a package.module:function")]
 RunName: TypeAlias = Annotated[str, BeforeValidator(read_run_name), Expect("a name without slashes")]
 Word: TypeAlias = Annotated[T, BeforeValidator(read_word)]
@@ -97,15 +99,15 @@ class DataConfig(Section):
         default="mnist",
         description="`mnist` comes with tfmp; `idx` reads four IDX files (gzip or not); `npz` reads one file.",
     )
-    train_images: FilePath | None = Field(default=None, description="IDX file of the training images (`idx` only).")
-    train_labels: FilePath | None = Field(default=None, description="IDX file of the training labels (`idx` only).")
-    validation_images: FilePath | None = Field(
+    train_images: DataPath | None = Field(default=None, description="IDX file of the training images (`idx` only).")
+    train_labels: DataPath | None = Field(default=None, description="IDX file of the training labels (`idx` only).")
+    validation_images: DataPath | None = Field(
         default=None, description="IDX file of the validation images (`idx` only)."
     )
-    validation_labels: FilePath | None = Field(
+    validation_labels: DataPath | None = Field(
         default=None, description="IDX file of the validation labels (`idx` only)."
     )
-    path: FilePath | None = Field(
+    path: DataPath | None = Field(
         default=None, description="NPZ file with the arrays `x_train`, `y_train`, `x_test`, `y_test` (`npz` only)."
     )
     classes: Count | None = Field(

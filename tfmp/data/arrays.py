@@ -115,7 +115,7 @@ def _check_images(images: NDArray[Any], where: str) -> NDArray[Any]:
         raise UsageError(
             f"expected images of type {', '.join(IMAGE_DTYPES)}, received {images.dtype.name}",
             where=where,
-            hint="convert them, for example images.astype('float32')",
+            hint="convert them: pixels 0 to 255 with images.astype('uint8'), anything else to float32",
         )
     if images.ndim < 2 or 0 in images.shape[1:]:
         raise UsageError(f"expected images of shape [n, ...], received shape {list(images.shape)}", where=where)

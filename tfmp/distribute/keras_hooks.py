@@ -16,7 +16,9 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.eager import context as tf_context
 
+from tfmp.distribute.strategy import is_multi_worker
 from tfmp.errors import TfmpError
 
 #: Versions whose source was read and whose behaviour the test-suite was run on (oldest and newest).
@@ -86,11 +88,44 @@ def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_s
 
     def symbolic_build(iterator: Any = None, data_batch: Any = None) -> None:
         if iterator is not None:
+            if is_multi_worker(strategy):
+                check_order_is_shared(iterator.data_adapter)
             data_batch = batch_spec(iterator._distributed_dataset.element_spec)
         with strategy.scope():
             model._symbolic_build(data_batch=data_batch)
 
     model._maybe_symbolic_build = symbolic_build
+
+
+def check_order_is_shared(adapter: Any) -> None:
+    """Refuse input whose order each worker would draw for itself: samples would be seen twice, others never.
+
+    Args:
+        adapter: Keras's data adapter of ``fit`` or ``evaluate``.
+
+    Raises:
+        TfmpError: A ``shuffle`` without a seed, or arrays that ``fit`` shuffles, while no global seed is set.
+    """
+    hint = "tf.keras.utils.set_random_seed(0) at the start of the script, the same on every worker"
+    if tf_context.global_seed() is None and getattr(adapter, "_shuffle", False) and hasattr(adapter, "_inputs"):
+        raise TfmpError(
+            "fit shuffles these arrays, and each worker would draw an order of its own",
+            where="model.fit(x, y)",
+            hint=f"{hint}, or shuffle=False",
+        )
+    pending = [getattr(adapter, "_dataset", None)]
+    while pending:
+        dataset = pending.pop()
+        if not isinstance(dataset, tf.data.Dataset):
+            continue
+        seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+        if all(isinstance(seed, tf.Tensor) and int(seed) == 0 for seed in seeds):
+            raise TfmpError(
+                "a shuffle without a seed: each worker would draw an order of its own",
+                where="the data set given to fit or evaluate: dataset.shuffle(…)",
+                hint=f"dataset.shuffle(…, seed=0), or {hint}",
+            )
+        pending.extend(dataset._inputs())
 
 
 def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *, training: bool) -> tf.Tensor:

@@ -28,6 +28,8 @@ def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
         TfmpError: The evaluation failed.
     """
     folder = RunFolder(run_dir.absolute())
+    if not run_dir.is_dir():
+        raise UsageError("expected a run folder, found nothing there", where=str(run_dir), hint="ls runs")
     for path, meaning in ((folder.config, "a run folder"), (folder.model, "a run that has ended with a model")):
         if not path.is_file():
             raise UsageError(

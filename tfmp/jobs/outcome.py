@@ -98,6 +98,10 @@ def short(findings: Findings) -> str:
         return f"worker {culprit.rank} failed: {culprit.error['what']}"
     if culprit.asked_to_leave:
         return f"worker {culprit.rank} failed: it was asked to leave by signal 15 (SIGTERM), and left"
+    if culprit.exception is not None and culprit.exit.signal is None:
+        kind, message = culprit.exception
+        first_line = next((line.strip() for line in message.splitlines() if line.strip()), "")
+        return f"worker {culprit.rank} failed: {kind}: {first_line[:300]}"
     return f"worker {culprit.rank} failed: {culprit.exit.describe()}"
 
 

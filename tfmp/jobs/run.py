@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
 from tfmp.jobs.attempt import Attempt
+from tfmp.jobs.console import Console
 from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.meeting import meeting_place
 from tfmp.jobs.outcome import Findings, describe_failure, ended_silently, failure_record, other_workers
@@ -19,8 +20,8 @@ from tfmp.jobs.planning import worker_payload
 from tfmp.launch.runner import GroupControl, run_group
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
+from tfmp.launch.zygote import NOT_ASKED
 from tfmp.launch.zygote_client import Zygote
-from tfmp.report.noise import complains_of_a_peer, is_noise
 from tfmp.report.numbers import count
 from tfmp.report.recorder import Recorder
 from tfmp.report.summary import print_rows, print_table, summary_rows
@@ -151,8 +152,23 @@ class Run:
         recorder.note("start", **facts, plan=plan.to_json())
         view.say(announce)
 
+        def show(rank: int, stream: str, text: str) -> None:
+            if self._options.tee:
+                view.say(f"[worker {rank}] {text}")
+            else:
+                view.on_line(rank, stream, text)
+
+        console = Console(
+            show,
+            recorder.leaving,
+            everything=self._options.verbosity > 0,
+            tee=self._options.tee,
+            ranks=self._options.log_workers,
+        )
+
         def take_event(rank: int, event: dict[str, Any]) -> None:
             recorder.on_event(rank, event)
+            console.on_event(rank, event)
             attempt.on_event(rank, event)
             if event.get("event") == "progress":
                 self._last_steps[rank] = {"epoch": event["epoch"], "step": event["step"]}
@@ -166,24 +182,6 @@ class Run:
             view.on_event(rank if self._is_chief else rank - self._local[0].rank, event)
             if on_event is not None:
                 on_event(rank, event)
-
-        victims: set[int] = set()
-
-        def on_line(rank: int, stream: str, text: str) -> None:
-            if self._options.log_workers is not None and rank not in self._options.log_workers:
-                return
-            if self._options.tee:
-                view.say(f"[worker {rank}] {text}")
-                return
-            if complains_of_a_peer(text):
-                victims.add(rank)
-            # Nor has a worker anything of the user's to say that is done, or that has lost a peer. (Should it be to
-            # blame after all, its last lines are shown.)
-            quiet = rank in recorder.leaving or (rank in victims and stream == "stderr")
-            if self._options.verbosity <= 0 and (is_noise(text) or quiet):
-                self._hidden_lines += 1
-            else:
-                view.on_line(rank, stream, text)
 
         def tick(control: GroupControl) -> None:
             if not self._network_said and zygote.ready is not None:
@@ -200,7 +198,7 @@ class Run:
                     zygote,
                     self._specs(meeting),
                     on_event=take_event,
-                    on_line=on_line,
+                    on_line=console.on_line,
                     on_tick=tick,
                     grace_period_s=self._config.run.grace_period_s,
                     # Nothing is saved after a failure, and a peer that waits in a collective does not hear SIGTERM.
@@ -211,6 +209,7 @@ class Run:
                     inbox=inbox,
                 )
         finally:
+            self._hidden_lines += console.hidden
             view.close()
 
     def finish(self, result: GroupResult) -> int:
@@ -301,7 +300,11 @@ class Run:
         self.recorder.note("helper_ready", import_s=ready.import_s, private_network=ready.private_network)
         # Workers of several hosts have no private network to miss.
         if ready.network_note and self._plan.strategy != "mirrored" and len(self._local) == len(self._plan.workers):
-            view.say(f"note: the workers' network is not private: {ready.network_note}")
+            wanted = self._config.cluster.private_network
+            reason = "the run has code of your own, which may need the network" if wanted == "auto" else "as asked"
+            if ready.network_note != NOT_ASKED:
+                reason = ready.network_note
+            view.say(f"note: the workers' network is not private: {reason} (cluster.private_network)")
 
     def _specs(self, meeting: dict[str, str] | None) -> list[WorkerSpec]:
         plan, folder = self._plan, self._folder

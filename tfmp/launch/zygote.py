@@ -54,6 +54,10 @@ class _Worker:
     """Its whole process group was asked to end: what a wrapper script leaves behind may still be saving."""
 
 
+NOT_ASKED = "not asked for"
+"""Why the network is not private where nobody wanted it to be."""
+
+
 def main() -> None:
     """Run the helper process on the socket whose descriptor is the first argument."""
     sock = socket.socket(fileno=int(sys.argv[1]))
@@ -109,7 +113,7 @@ def _prepare(sock: socket.socket, config: Mapping[str, Any]) -> bool:
 def _enter_network(mode: str) -> tuple[bool, str | None]:
     """Return whether the network is private now, and if not, why not."""
     if mode == "off":
-        return False, "not asked for"
+        return False, NOT_ASKED
     note = private_net.refusal()
     if note is None:
         private_net.enter()

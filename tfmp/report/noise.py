@@ -11,6 +11,7 @@ _HARMLESS = re.compile(
             r"^[IW]\d{4} \d\d:\d\d:\d\d",  # informational and warning lines of TensorFlow's C++ log, short form
             r"^[IW]0000 00:00:\d+",
             r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] ",  # the same, long form
+            r"^E\d{4} .*failed call to cuInit",  # a GPU build of TensorFlow on a machine without a GPU
             r"^To enable the following instructions: .* rebuild TensorFlow",
         )
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _NO_METRIC = frozenset({"event", "epoch", "step", "seconds", "samples_per_second"})
 _FIRST = ("loss", "accuracy", "val_loss", "val_accuracy")
 
@@ -29,6 +31,11 @@ def seconds(value: float) -> str:
 def rate(value: float | None) -> str:
     """``41,842 samples/s``, or nothing where it is not known."""
     return "" if value is None else f"{value:,.0f} samples/s"
+
+
+def without_colours(text: str) -> str:
+    """A line without the escape sequences that programs colour terminals with."""
+    return _ESCAPE.sub("", text)
 
 
 def metrics_text(values: Mapping[str, Any]) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 from tfmp.report.numbers import count, rate, seconds
 
-_SHOWN = ("accuracy", "loss", "val_accuracy", "val_loss")
+_FIRST = ("accuracy", "loss", "val_accuracy", "val_loss")
+_NO_METRIC = frozenset({"samples_per_second", "seconds_to_first_step", "seconds"})
 
 
 def summary_rows(summary: Mapping[str, Any], folder: str) -> list[tuple[str, str]]:
@@ -16,7 +17,9 @@ def summary_rows(summary: Mapping[str, Any], folder: str) -> list[tuple[str, str
     who = f"{count(summary['workers'], 'worker')}, {summary['strategy']}, {count(summary['replicas'], 'replica')}"
     rows = [("status", str(summary["status"])), ("workers", f"{who}, collective {summary['collective']}")]
     rows.append(("epochs", str(summary["epochs"])))
-    rows += [(name, f"{summary[name]:.4f}") for name in _SHOWN if isinstance(summary.get(name), float)]
+    metrics = [name for name, value in summary.items() if isinstance(value, float) and name not in _NO_METRIC]
+    metrics.sort(key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+    rows += [(name, f"{summary[name]:.4f}") for name in metrics]
     if summary["samples_per_second"]:
         rows.append(("throughput", rate(summary["samples_per_second"])))
     if summary["seconds_to_first_step"]:

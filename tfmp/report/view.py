@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from tfmp.report.numbers import count, metrics_text, rate, seconds
+from tfmp.report.numbers import count, metrics_text, rate, seconds, without_colours
 
 #: In a pipe, an epoch that takes long shows that it is alive.
 _PLAIN_PROGRESS_EVERY_S = 10.0
@@ -69,12 +69,12 @@ class PlainView:
     def on_line(self, rank: int, stream: str, text: str) -> None:
         """Show a line that worker ``rank`` printed; tfmp's own are in the log file only."""
         if self.verbosity > 0 or (self.verbosity == 0 and not text.startswith(_OWN_PREFIX) and text.strip()):
-            self._print(f"[worker {rank}] {text}")
+            self._print(f"[worker {rank}] {without_colours(text)}")
 
     def progress(self, event: Mapping[str, Any]) -> None:
         """Show how far the epoch is, now and then."""
         now = self._clock()
-        if now - self._last_progress >= _PLAIN_PROGRESS_EVERY_S:
+        if now - self._last_progress >= _PLAIN_PROGRESS_EVERY_S and event["step"] < self.steps_per_epoch:
             self._last_progress = now
             place = f"epoch {event['epoch']}/{self.epochs}  step {event['step']:,}/{self.steps_per_epoch:,}"
             self.say(f"{place}  {metrics_text(event)}  {rate(event.get('samples_per_second'))}")

@@ -42,15 +42,18 @@ def evaluate(folder: RunFolder, data_header: str) -> dict[str, float]:
     import keras
     import tensorflow as tf
 
+    from tfmp.models.factory import load_function
     from tfmp.train.settings import set_precision
 
     config = load_run_config(folder.config)
     set_precision(config.training.precision)
+    if config.model.factory is not None:
+        load_function(config.model.factory, "model.factory")  # registers the classes of its module with Keras
     try:
         model = keras.models.load_model(folder.model)
     except Exception as error:
         raise TfmpError(
-            f"the model cannot be loaded: {type(error).__name__}: {error}",
+            f"the model cannot be loaded: {type(error).__name__}: {str(error)[:300]}",
             where=str(folder.model),
             hint="custom layers must be importable and registered with keras.saving.register_keras_serializable",
         ) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from tfmp.errors import TfmpError
 from tfmp.models.factory import build_from_factory
 from tfmp.models.mlp import build_mlp
 
@@ -72,6 +73,7 @@ def build_model(
     else:
         model = build_from_factory(config.model.factory, input_shape, classes)
     if model.compiled:
+        _check_nothing_is_ignored(config)
         model.steps_per_execution = steps_per_execution
     else:
         model.compile(
@@ -85,6 +87,25 @@ def build_model(
     if not model.built:
         model.build((None, *input_shape))
     return model
+
+
+#: What ``compile`` decides: without effect on a model that comes compiled.
+_COMPILED_KEYS = (
+    "optimizer", "learning_rate", "schedule", "warmup_steps", "final_learning_rate_fraction", "momentum",
+    "weight_decay", "clipnorm", "global_clipnorm", "clipvalue", "loss", "metrics",
+)  # fmt: skip
+
+
+def _check_nothing_is_ignored(config: RunConfig) -> None:
+    training = config.training
+    fields = type(training).model_fields
+    ignored = [name for name in _COMPILED_KEYS if getattr(training, name) != fields[name].default]
+    if ignored:
+        raise TfmpError(
+            f"the model comes compiled: {', '.join(f'training.{name}' for name in ignored)} would have no effect",
+            where=f"model.factory: {config.model.factory}",
+            hint="remove these keys, or return the model without compiling it",
+        )
 
 
 def build_callbacks(training: TrainingConfig) -> list[Any]:
