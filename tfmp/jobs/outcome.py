@@ -28,7 +28,7 @@ _SIGNAL_HINTS = {
 }
 _MEMORY_HINTS = {
     "out of memory": "a smaller --batch-size, a smaller model, fewer workers, or a higher memory limit",
-    "killed from outside": "there is no sign of a shortage of memory: look for who sent it (kill -9, a scheduler)",
+    "killed from outside": "there is no sign of an out-of-memory kill: look for who sent it (kill -9, a scheduler)",
 }
 #: Ends that leave no word of their own.
 _SILENT_SIGNALS = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS})
