@@ -182,6 +182,24 @@ def test_dropout_and_batch_normalisation_train_and_replicas_drop_different_units
     assert first[1] == second[1] > 0
 
 
+def test_moving_averages_are_the_same_on_all_replicas() -> None:
+    def make() -> Any:
+        layers = [keras.layers.Input((FEATURES,)), keras.layers.Dense(CLASSES), keras.layers.BatchNormalization()]
+        model = keras.Sequential(layers)
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.MeanSquaredError())
+        return model
+
+    images, _ = samples()
+    targets = np.zeros((SAMPLES, CLASSES))
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = bridge(make())
+    model.fit(images / 255.0, targets, batch_size=SAMPLES, shuffle=False, verbose=0)
+    means = [v.numpy() for v in strategy.experimental_local_results(model.layers[-1].moving_mean.value)]
+    assert np.array_equal(means[0], means[1])
+    assert np.abs(means[0]).max() > 0
+
+
 def test_mixed_precision_with_loss_scaling_trains() -> None:
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("mixed_float16")

@@ -268,7 +268,7 @@ class _Bridge:
             return end(k, losses, samples, loss_sums, wishes)
 
         run = run_batches if feed is None else run_block
-        if feed is not None and training and why_not(model, strategy) is None:
+        if feed is not None and training and why_not(model, strategy, reducer) is None:
             local_step = LocalStep(model, strategy, reducer, feed.gather, jit_compile=self.jit_compile)
 
             def run_local_block(iterator: Any, wishes: tf.Tensor) -> Any:

@@ -20,7 +20,7 @@ from tfmp.distribute.collective import Reducer
 from tfmp.distribute.step import ReplicaStep, combine_weights
 
 
-def why_not(model: Any, strategy: tf.distribute.Strategy) -> str | None:
+def why_not(model: Any, strategy: tf.distribute.Strategy, reducer: Reducer) -> str | None:
     """Why the fast step cannot be used for ``model``, or ``None`` if it can."""
     if len(strategy.extended.worker_devices) != 1:
         return "this process holds several replicas"
@@ -28,8 +28,8 @@ def why_not(model: Any, strategy: tf.distribute.Strategy) -> str | None:
         return "the model runs eagerly"
     if keras_hooks.unweighted_metrics(model):
         return "a metric given as metrics= takes no sample weights (weighted_metrics= does)"
-    if len({v.dtype for v in model.trainable_weights}) != 1:
-        return "the trainable weights are of several types"
+    if len({v.dtype for v in [*model.trainable_weights, *ReplicaStep(model, reducer).statistics()]}) != 1:
+        return "the weights are of several types"
     if any(isinstance(layer, keras.layers.Embedding) for layer in model._flatten_layers()):
         return "the gradient of an Embedding is sparse"
     if any(v.synchronization == "on_read" for v in model.non_trainable_weights):
@@ -92,16 +92,20 @@ class LocalStep:
         mask = tf.cast(tf.range(tf.shape(y)[0]) < n_local, tf.as_dtype(keras.config.floatx()))
         self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, None, y_pred))
         dense = [gradient for gradient in gradients if gradient is not None]
-        return tf.concat([*(tf.reshape(one, [-1]) for one in dense), [tf.cast(loss, dense[0].dtype)]], 0)
+        statistics = [v.value for v in self.replica_step.statistics()]
+        flat = [tf.reshape(one, [-1]) for one in (*dense, *statistics)]
+        return tf.concat([*flat, [tf.cast(loss, dense[0].dtype)]], 0)
 
     def _run_apply(self, total: tf.Tensor) -> None:
         self._strategy.run(self._replica_apply, args=(total,))
 
     def _replica_apply(self, total: tf.Tensor) -> None:
-        sizes = [v.shape.num_elements() for v in self._variables]
-        parts = tf.split(total[:-1], sizes)
-        gradients = [tf.reshape(part, v.shape) for part, v in zip(parts, self._variables, strict=True)]
-        self._model.optimizer.apply(gradients, self._variables)
+        variables, statistics = self._variables, self.replica_step.statistics()
+        everything = [*variables, *statistics]
+        parts = tf.split(total[:-1], [v.shape.num_elements() for v in everything])
+        parts = [tf.reshape(part, v.shape) for part, v in zip(parts, everything, strict=True)]
+        self.replica_step.assign_mean(statistics, parts[len(variables) :])
+        self._model.optimizer.apply(parts[: len(variables)], variables)
 
     def _local(self, value: Any) -> Any:
         return self._strategy.experimental_local_results(value)[0]

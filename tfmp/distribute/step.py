@@ -54,8 +54,12 @@ class ReplicaStep:
         loss, gradients, y_pred = forward_backward(x, y, sample_weight, row_weight)
         variables = self.trained_variables(gradients)
         gradients = [gradient for gradient in gradients if gradient is not None]
-        *summed, loss = self._reducer.sum([*gradients, loss])
-        model.optimizer.apply(summed, variables)
+        # Also summed: what layers keep for themselves (moving averages), which would drift apart between replicas.
+        statistics = self.statistics()
+        totals = self._reducer.sum([*gradients, loss, *(v.value for v in statistics)])
+        loss = totals[len(variables)]
+        self.assign_mean(statistics, totals[len(variables) + 1 :])
+        model.optimizer.apply(totals[: len(variables)], variables)
         self.update_metrics(x, y, y_pred, sample_weight, n_local)
         return tf.cast(loss, tf.float64), n_global
 
@@ -73,6 +77,18 @@ class ReplicaStep:
             loss = keras_hooks.compute_loss(model, x, y, y_pred, weight, training=True)
             scaled = model.optimizer.scale_loss(loss)
         return loss, tape.gradient(scaled, [v.value for v in model.trainable_weights]), y_pred
+
+    def statistics(self) -> list[Any]:
+        """Floating weights that no gradient trains: their mean over replicas is kept on all. None with one replica."""
+        if self._replicas == 1:
+            return []
+        weights = self._model.non_trainable_weights
+        return [v for v in weights if tf.as_dtype(v.dtype).is_floating and v.synchronization != "on_read"]
+
+    def assign_mean(self, variables: list[Any], totals: list[Any]) -> None:
+        """Give each variable the mean over replicas of what it was (call in a replica context)."""
+        for variable, total in zip(variables, totals, strict=True):
+            variable.assign(total / tf.cast(self._replicas, total.dtype))
 
     def trained_variables(self, gradients: list[Any]) -> list[Any]:
         """The trainable weights that have a gradient.
