@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from tfmp.errors import EXIT_OK
 from tfmp.jobs import resume
 from tfmp.jobs.outcome import Findings, short
-from tfmp.jobs.run import Run, complain
+from tfmp.jobs.run import Run
+from tfmp.jobs.saying import complain
 from tfmp.launch.restarts import Failure, Restart, RestartPolicy, Restarts
 from tfmp.launch.signals import SignalInbox
 from tfmp.report.numbers import count, seconds

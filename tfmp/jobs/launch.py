@@ -18,7 +18,7 @@ from tfmp.jobs.attempts import wait_or_signal
 from tfmp.jobs.hints import known_hint
 from tfmp.jobs.outcome import Findings, ended_silently, other_workers, short, signal_hint
 from tfmp.jobs.planning import Machine
-from tfmp.jobs.run import complain
+from tfmp.jobs.saying import complain
 from tfmp.jobs.verdict import Evidence, judge
 from tfmp.launch.memory import MemoryWatch
 from tfmp.launch.ports import hold_ports

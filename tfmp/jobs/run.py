@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +15,7 @@ from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.meeting import meeting_place
 from tfmp.jobs.outcome import Findings, describe_failure, ended_silently, failure_record, other_workers
 from tfmp.jobs.planning import worker_payload
+from tfmp.jobs.saying import complain, say
 from tfmp.launch.runner import GroupControl, run_group
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
@@ -24,13 +23,13 @@ from tfmp.launch.zygote import NOT_ASKED
 from tfmp.launch.zygote_client import Zygote
 from tfmp.report.numbers import count
 from tfmp.report.recorder import Recorder
-from tfmp.report.summary import print_rows, print_table, summary_rows
+from tfmp.report.summary import print_rows, summary_rows
 from tfmp.report.view import PlainView, make_view
 from tfmp.runfolder import RunFolder, write_json
 
 if TYPE_CHECKING:
     from tfmp.cluster.plan import Plan
-    from tfmp.config import Resolved, RunConfig
+    from tfmp.config import RunConfig
     from tfmp.data.cache import CachedDataset
     from tfmp.jobs.resume import ResumePoint
 
@@ -350,45 +349,3 @@ class Run:
         if self._is_chief:
             write_json(self._folder.summary, summary)
         return summary
-
-
-def headline(plan: Plan) -> str:
-    """One line for what will be done."""
-    batch = plan.batch
-    each = f"{batch.per_replica_batch} a replica" + (f": {batch.uneven}" if batch.uneven else "")
-    return (
-        f"{count(len(plan.workers), 'worker')}, {plan.strategy}, collective {plan.collective.name}; "
-        f"replicas: {plan.replicas}; global batch {batch.global_batch:,} ({each}); "
-        f"{batch.steps_per_epoch:,} steps an epoch, {count(plan.epochs, 'epoch')}"
-    )
-
-
-def print_plan(resolved: Resolved, plan: Plan) -> None:
-    """Print the settings, where each comes from, and the plan with each worker's TF_CONFIG."""
-    from tfmp.cluster.plan import WORKER_COLUMNS
-
-    print("settings:")
-    print("\n".join(f"  {line}" for line in resolved.to_yaml(origins=True).splitlines()))
-    print_rows(plan.describe(), "plan:")
-    print("workers:")
-    print_table(WORKER_COLUMNS, plan.worker_rows())
-    for worker in plan.workers:
-        if worker.tf_config:
-            print(f"  worker {worker.rank}: TF_CONFIG={json.dumps(json.loads(worker.tf_config))}")
-    for warning in plan.warnings:
-        print(f"warning: {warning}")
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    print(text, flush=True)
-
-
-def be_quiet(text: str) -> None:
-    """Print nothing."""
-    del text
-
-
-def complain(text: str) -> None:
-    """Print a line on standard error at once."""
-    print(text, file=sys.stderr, flush=True)

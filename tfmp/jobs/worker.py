@@ -39,7 +39,8 @@ from tfmp.jobs.place import (
     share_machine,
 )
 from tfmp.jobs.planning import Machine, plan_cluster_run
-from tfmp.jobs.run import PRELOAD, Run, TrainOptions, be_quiet, complain, headline, print_plan, say
+from tfmp.jobs.run import PRELOAD, Run, TrainOptions
+from tfmp.jobs.saying import be_quiet, complain, headline, print_plan, say
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import signal_name
 from tfmp.launch.supervisor import STOP_SIGNALS
