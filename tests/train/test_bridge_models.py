@@ -70,6 +70,45 @@ def test_a_reduction_that_cannot_be_exact_is_refused() -> None:
         fit_bridged(lambda: build(loss=loss), 2, dataset(40))
 
 
+def test_a_loss_that_has_taken_the_mean_itself_is_refused_where_batches_are_padded() -> None:
+    def mean(y_true: Any, y_pred: Any) -> Any:
+        return keras.ops.mean(keras.losses.sparse_categorical_crossentropy(y_true, y_pred))
+
+    with pytest.raises(TfmpError, match="value for each sample"):
+        train_bridged(3, lambda: build(loss=mean))
+
+
+def test_a_large_penalty_is_exact_too() -> None:
+    reference = build(l2=0.5)
+    reference.fit(dataset(36), epochs=3, verbose=0)
+    model, _ = fit_bridged(lambda: build(l2=0.5), 3, dataset(36), epochs=3)
+    assert difference(reference, model) <= 1e-12
+
+
+def test_a_data_set_without_samples_does_no_harm() -> None:
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = bridge(build())
+    model.fit(dataset(40).take(0), verbose=0)
+    history = model.fit(dataset(40), verbose=0).history
+    reference = build()
+    reference.fit(dataset(40), verbose=0)
+    assert set(history) == {"loss", "accuracy"}
+    assert difference(reference, model) <= 1e-8
+
+
+def test_single_batches_and_gradient_accumulation_are_refused() -> None:
+    images, labels = samples()
+    strategy = mirrored(2)
+    with strategy.scope():
+        model = bridge(build())
+        accumulating = build(keras.optimizers.SGD(0.1, gradient_accumulation_steps=2))
+    with pytest.raises(TfmpError, match="gradient_accumulation_steps"):
+        bridge(accumulating)
+    with pytest.raises(TfmpError, match="train_on_batch"):
+        model.train_on_batch(images[:8] / 255.0, labels[:8])
+
+
 def _two_outputs() -> Any:
     keras.utils.set_random_seed(1)
     x = keras.layers.Input((FEATURES,))

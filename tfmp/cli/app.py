@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -85,6 +86,9 @@ def tfmp() -> None:
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and end the process with the right exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the shell: `tfmp … >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     sys.exit(_exit_code(arguments))
 
 
@@ -112,6 +116,11 @@ def _exit_code(arguments: list[str]) -> int:
         # The reader of our output has gone (`tfmp … | head`): nothing more to say, and no traceback at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except OSError as error:
+        if _verbose(arguments):
+            traceback.print_exc()
+        _complain(_describe(error).render())
+        return EXIT_FAILED
     except Exception as error:
         if _verbose(arguments):
             traceback.print_exc()
@@ -120,6 +129,18 @@ def _exit_code(arguments: list[str]) -> int:
             _complain("  try:   the same command with -v shows where; please report it")
         return EXIT_FAILED
     return value if isinstance(value, int) else 0
+
+
+def _describe(error: OSError) -> TfmpError:
+    """The operating system's own word, with the way out for the common ones."""
+    hints = {
+        errno.ENOSPC: "free some space, or use another --run-dir",
+        errno.EMFILE: "allow more open files: ulimit -n 1024",
+        errno.ENOMEM: "free some memory, or use fewer workers",
+        errno.EACCES: "check who owns it and who may write there",
+    }
+    what = error.strerror or str(error) or type(error).__name__
+    return TfmpError(what, where=str(error.filename) if error.filename else None, hint=hints.get(error.errno or 0))
 
 
 def _verbose(arguments: Sequence[str]) -> bool:

@@ -92,6 +92,12 @@ def bridge(
             where=f"model {model.name!r}",
             hint="build and compile it inside `with strategy.scope():`",
         )
+    if keras_hooks.accumulates_gradients(model.optimizer):
+        raise TfmpError(
+            "an optimizer with gradient_accumulation_steps is not supported",
+            where=f"optimizer {type(model.optimizer).__name__}",
+            hint="take larger global batches instead",
+        )
     if keras_hooks.has_own_train_step(model):
         raise TfmpError(
             "a model with a train_step or test_step of its own is not supported: tfmp replaces both",
@@ -127,6 +133,7 @@ class _Bridge:
 
     def install(self) -> None:
         model = self.model
+        keras_hooks.scale_penalties_exactly(model, self.strategy.num_replicas_in_sync)
         keras_hooks.replace_symbolic_build(model, self.strategy, self._batch_spec)
         model.make_train_function = self._make_train_function
         model.make_test_function = self._make_test_function
@@ -151,8 +158,10 @@ class _Bridge:
         def train_function(iterator: Any) -> dict[str, float]:
             if control.skip():
                 return dict(control.logs)
+            _check_iterator(iterator)
             steps, losses, samples, state = (value.numpy() for value in execution(iterator, control.wishes()))
             if steps == 0:
+                model.train_function = None  # traced for a data set without samples
                 raise StopIteration
             losses, samples = losses[:steps], samples[:steps]
             self.steps_done += int(steps)
@@ -178,8 +187,10 @@ class _Bridge:
         execution = self._execution(self.validation_feed, training=False)
 
         def test_function(iterator: Any) -> dict[str, float]:
+            _check_iterator(iterator)
             steps, _, samples, state = (value.numpy() for value in execution(iterator, [0.0] * WISHES))
             if steps == 0:
+                model.test_function = None
                 raise StopIteration
             self.control.loss_sum += float(state[-1])
             self.control.samples += int(samples[:steps].sum())
@@ -305,6 +316,15 @@ class _Bridge:
                 logs.update(_flat_logs(metric.name, metric.result()))
         self.control.logs = logs
         return dict(logs)
+
+
+def _check_iterator(iterator: Any) -> None:
+    if not hasattr(iterator, "get_next"):
+        raise TfmpError(
+            "train_on_batch and test_on_batch are not supported by the bridge",
+            where="model.train_on_batch(…)",
+            hint="use fit and evaluate with a data set",
+        )
 
 
 def _add_weighted(total: tf.Tensor, loss: tf.Tensor, n_global: tf.Tensor) -> tf.Tensor:

@@ -63,7 +63,14 @@ def check_model_hooks(model: Any) -> None:
     Raises:
         TfmpError: A member is missing: this Keras changed in a way tfmp does not know.
     """
-    expected = ("_maybe_symbolic_build", "_symbolic_build", "_compute_loss", "_compile_loss", "_loss_tracker")
+    expected = (
+        "_maybe_symbolic_build",
+        "_symbolic_build",
+        "_compute_loss",
+        "_compile_loss",
+        "_loss_tracker",
+        "_aggregate_additional_loss",
+    )
     missing = [name for name in expected if not hasattr(model, name)]
     if missing:
         raise TfmpError(
@@ -167,6 +174,39 @@ def loss_scale(dtype: tf.DType) -> tf.Tensor:
     from keras.src.losses import loss as loss_module
 
     return loss_module.scale_loss_for_distribution(tf.ones([], dtype))
+
+
+def scale_penalties_exactly(model: Any, replicas: int) -> None:
+    """Divide penalties (regularisers, ``add_loss``) by the number of replicas in the model's own precision.
+
+    Keras rounds the factor to float32 (see :func:`loss_scale`), which row weights make up for in the loss only.
+    """
+    own = type(model)._aggregate_additional_loss
+
+    def aggregate(loss: Any) -> Any:
+        scaled = own(model, loss)
+        return scaled / (loss_scale(scaled.dtype) * replicas)
+
+    model._aggregate_additional_loss = aggregate
+
+
+def returns_scalar_loss(model: Any, y: Any, y_pred: Any) -> bool:
+    """Whether the only loss is a plain function that has already taken the mean over samples.
+
+    Such a mean counts padding, and no weight of a row reaches it.
+    """
+    loss: Any = model._compile_loss._user_loss if model._compile_loss is not None else None
+    plain = callable(loss) and not isinstance(loss, (keras.losses.Loss, type))
+    return plain and loss(y, y_pred).shape.rank == 0
+
+
+def accumulates_gradients(optimizer: Any) -> bool:
+    """Whether the optimizer applies gradients only every few steps (``gradient_accumulation_steps``)."""
+    while optimizer is not None:
+        if getattr(optimizer, "gradient_accumulation_steps", None):
+            return True
+        optimizer = getattr(optimizer, "inner_optimizer", None)
+    return False
 
 
 def loss_tracker(model: Any) -> Any:

@@ -73,6 +73,7 @@ class ReplicaStep:
         model = self._model
         with tf.GradientTape() as tape:
             y_pred = keras_hooks.call_model(model, x, training=True)
+            self._check_loss(row_weight, y, y_pred)
             weight = combine_weights(row_weight, sample_weight, y_pred)
             loss = keras_hooks.compute_loss(model, x, y, y_pred, weight, training=True)
             scaled = model.optimizer.scale_loss(loss)
@@ -122,6 +123,7 @@ class ReplicaStep:
 
         def forward(x: Any, y: Any, sample_weight: Any, row_weight: Any) -> tuple[tf.Tensor, Any]:
             y_pred = keras_hooks.call_model(model, x, training=False)
+            self._check_loss(row_weight, y, y_pred)
             weight = combine_weights(row_weight, sample_weight, y_pred)
             return keras_hooks.compute_loss(model, x, y, y_pred, weight, training=False), y_pred
 
@@ -151,6 +153,20 @@ class ReplicaStep:
             samples = tf.cast(tf.maximum(n_global, 1), dtype)
             weight *= tf.cast(rows, dtype) / (samples * keras_hooks.loss_scale(dtype))
         return weight, n_global
+
+    def _check_loss(self, row_weight: Any, y: Any, y_pred: Any) -> None:
+        """Refuse a loss function that rows cannot be weighed in.
+
+        Raises:
+            TfmpError: It returns one number for the whole batch, and the batch is uneven or padded.
+        """
+        if row_weight is not None and keras_hooks.returns_scalar_loss(self._model, y, y_pred):
+            self.refused = TfmpError(
+                "expected a loss function that returns a value for each sample, received one number for the batch",
+                where="model.compile(loss=…)",
+                hint="leave out the mean over samples: Keras takes it, and uneven shares are then weighed exactly",
+            )
+            raise self.refused
 
     def _takes_mean(self) -> bool:
         """Whether weights must carry the ``P · R / n_global`` factor (losses that are means) or not (sums).

@@ -22,6 +22,9 @@ def set_precision(precision: str) -> None:
     if precision in ("float32", "float64"):
         keras.config.set_floatx(precision)
     keras.config.set_dtype_policy(precision)
+    # Also read from ~/.keras/keras.json, which is no part of the run's configuration.
+    keras.config.set_epsilon(1e-7)
+    keras.config.set_image_data_format("channels_last")
 
 
 def build_learning_rate(training: TrainingConfig, total_steps: int) -> Any:
