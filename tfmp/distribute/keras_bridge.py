@@ -64,8 +64,7 @@ def bridge(
 
     A plain ``tf.data.Dataset`` given to ``fit`` must hold *global* batches: ``tf.distribute`` splits each over the
     replicas. A data set that is already one worker's share goes through
-    ``strategy.distribute_datasets_from_function`` first. Batches of a static size
-    (``batch(global_batch, drop_remainder=True)``) save one small collective a step.
+    ``strategy.distribute_datasets_from_function`` first.
 
     Args:
         model: A compiled Keras model, built under ``strategy.scope()``.
