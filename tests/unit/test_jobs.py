@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +16,7 @@ from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.hints import known_hint
 from tfmp.jobs.meeting import meeting_place
 from tfmp.jobs.outcome import Findings, describe_failure, failure_record, other_workers
+from tfmp.jobs.scratch import scratch_folder
 from tfmp.jobs.verdict import Evidence, judge
 from tfmp.launch.spec import GroupResult, WorkerExit
 
@@ -74,14 +78,29 @@ def test_workers_that_never_were_ready_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["shm", "ring"])
-def test_workers_that_share_memory_meet_in_a_private_folder_that_goes_away(name: str) -> None:
+def test_workers_that_share_memory_meet_in_a_private_folder(tmp_path: Path, name: str) -> None:
     plan: Any = SimpleNamespace(collective=SimpleNamespace(name=name))
-    with meeting_place(plan) as place:
-        if name == "ring":
-            assert place is None
-            return
-        assert place is not None
-        directory = Path(place["directory"])
-        assert directory.stat().st_mode & 0o777 == 0o700
-        assert len(bytes.fromhex(place["token"])) == 16
-    assert not directory.exists()
+    place = meeting_place(plan, tmp_path)
+    if name == "ring":
+        assert place is None
+        return
+    assert place is not None
+    assert Path(place["directory"]).stat().st_mode & 0o777 == 0o700
+    assert len(bytes.fromhex(place["token"])) == 16
+
+
+def test_temporary_files_go_with_the_attempt_and_those_of_dead_launchers_with_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    abandoned, alive, other = (
+        tmp_path / name for name in (f"tfmp-{dead.pid}-abc", f"tfmp-{os.getppid()}-abc", "tfmp-mine-abc")
+    )
+    for folder in (abandoned, alive, other):
+        folder.mkdir()
+    with scratch_folder() as folder:
+        (folder / "left.py").write_text("")
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert sorted(tmp_path.iterdir()) == sorted([alive, other])

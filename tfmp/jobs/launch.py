@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from tfmp.jobs.hints import known_hint
 from tfmp.jobs.outcome import Findings, ended_silently, other_workers, short, signal_hint
 from tfmp.jobs.planning import Machine
 from tfmp.jobs.saying import complain
+from tfmp.jobs.scratch import scratch_folder
 from tfmp.jobs.verdict import Evidence, judge
 from tfmp.launch.memory import MemoryWatch
 from tfmp.launch.ports import hold_ports
@@ -71,7 +71,7 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
         complain(f"warning: {crowded}")
     restarts = Restarts(RestartPolicy(options.max_restarts, ports_are_free=options.base_port is None))
     with ExitStack() as stack:
-        logs = options.log_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tfmp-launch-")))
+        logs = options.log_dir or stack.enter_context(scratch_folder())
         inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
         zygote = stack.enter_context(Zygote.start((), private_network="off"))
         attempt = 0

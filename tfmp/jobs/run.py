@@ -16,6 +16,7 @@ from tfmp.jobs.meeting import meeting_place
 from tfmp.jobs.outcome import Findings, describe_failure, ended_silently, failure_record, other_workers
 from tfmp.jobs.planning import worker_payload
 from tfmp.jobs.saying import complain, say
+from tfmp.jobs.scratch import scratch_folder
 from tfmp.launch.runner import GroupControl, run_group
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
@@ -192,10 +193,10 @@ class Run:
                 on_tick(control)
 
         try:
-            with meeting_place(plan) as meeting:
+            with scratch_folder() as scratch:
                 return run_group(
                     zygote,
-                    self._specs(meeting),
+                    self._specs(scratch),
                     on_event=take_event,
                     on_line=console.on_line,
                     on_tick=tick,
@@ -305,15 +306,16 @@ class Run:
                 reason = ready.network_note
             view.say(f"note: the workers' network is not private: {reason} (cluster.private_network)")
 
-    def _specs(self, meeting: dict[str, str] | None) -> list[WorkerSpec]:
+    def _specs(self, scratch: Path) -> list[WorkerSpec]:
         plan, folder = self._plan, self._folder
+        meeting = meeting_place(plan, scratch)
         run_dir = str(folder.path.absolute())
         resume = str(self._point.path.absolute()) if self._point else None
         drills, self._drills = self._drills, []
         return [
             WorkerSpec(
                 rank=worker.rank,
-                env=worker.env,
+                env={**worker.env, "TMPDIR": str(scratch)},
                 unset=worker.unset,
                 log_path=folder.log(self.number, worker.rank),
                 target="tfmp.train.worker:main",

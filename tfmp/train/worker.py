@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -75,6 +76,7 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
         SystemExit: With exit code 1 after an error the user can act on was reported; with 143 where this or another
             worker was asked to stop.
     """
+    tempfile.tempdir = None  # the helper process has its own: this worker's folder goes with the attempt
     control = FitControl()
     try:
         train(WorkerTask(**payload), channel, control)
