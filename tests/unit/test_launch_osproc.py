@@ -51,7 +51,11 @@ def test_pidfds_with_and_without_pythons_wrappers(
 
 
 def test_a_process_is_recognised_by_its_whole_variable(sleeper: subprocess.Popen[bytes]) -> None:
-    assert osproc.environ_has(sleeper.pid, "TFMP_TEST=here")
+    # Right after the fork /proc may still show the environment as it was before exec.
+    deadline_s = time.monotonic() + 5
+    while not osproc.environ_has(sleeper.pid, "TFMP_TEST=here"):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
     assert not osproc.environ_has(sleeper.pid, "TFMP_TEST=her")
     assert osproc.session_of(sleeper.pid) == sleeper.pid
 
