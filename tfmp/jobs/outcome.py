@@ -110,6 +110,15 @@ def signal_hint(signum: int | None) -> str | None:
     return next((hint for known, hint in _SIGNAL_HINTS.items() if known == signum), None)
 
 
+def disagree(digests: Mapping[int, str], workers: int, *, saved: bool) -> TfmpError | None:
+    """An error if workers that all ended well do not hold the same weights, or nothing was saved."""
+    if len(digests) == workers and len(set(digests.values())) == 1 and saved:
+        return None
+    held = ", ".join(f"worker {rank}: {digest[:12]}" for rank, digest in sorted(digests.items()))
+    where = held or "no worker reported its weights"
+    return TfmpError("expected the same trained weights on every worker", where=where)
+
+
 def other_workers(result: GroupResult, verdict: Verdict) -> str | None:
     """One line for the workers that the failure took along, or ``None``."""
     parts = []

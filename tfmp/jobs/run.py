@@ -13,7 +13,7 @@ from tfmp.jobs.attempt import Attempt
 from tfmp.jobs.console import Console
 from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.meeting import meeting_place
-from tfmp.jobs.outcome import Findings, describe_failure, ended_silently, failure_record, other_workers
+from tfmp.jobs.outcome import Findings, describe_failure, disagree, ended_silently, failure_record, other_workers
 from tfmp.jobs.planning import worker_payload
 from tfmp.jobs.saying import complain, say
 from tfmp.jobs.scratch import scratch_folder
@@ -219,7 +219,8 @@ class Run:
             return self.interrupted(result.stopped_by)
         if result.exit_code != EXIT_OK:
             return self.fail(result, self.describe(result))
-        if disagreement := self._disagreement():
+        held = self.recorder.digests
+        if disagreement := disagree(held, len(self._plan.workers), saved=self.recorder.model_saved):
             return self.fail(result, disagreement)
         return self.succeed()
 
@@ -327,16 +328,6 @@ class Run:
             )
             for worker in self._local
         ]
-
-    def _disagreement(self) -> TfmpError | None:
-        """An error if workers that all ended well do not hold the same weights, or nothing was saved."""
-        digests = self.recorder.digests
-        if len(digests) == len(self._plan.workers) and len(set(digests.values())) == 1 and self.recorder.model_saved:
-            return None
-        held = ", ".join(f"worker {rank}: {digest[:12]}" for rank, digest in sorted(digests.items()))
-        return TfmpError(
-            "expected the same trained weights on every worker", where=held or "no worker reported its weights"
-        )
 
     def _summarise(self, status: str) -> dict[str, Any]:
         plan = self._plan
