@@ -210,7 +210,7 @@ def test_mirrored_takes_as_many_gpus_as_asked() -> None:
     assert error.what == "expected at most 2 devices, one for each visible GPU, received 3"
 
 
-@pytest.mark.parametrize("collective", ["ring", "shm"])
+@pytest.mark.parametrize("collective", ["ring", "shm", "hierarchical"])
 def test_mirrored_has_no_exchange_between_processes(collective: str) -> None:
     assert f"received {collective}" in failure(strategy="mirrored", devices=2, collective=collective).what
 
@@ -220,7 +220,22 @@ def test_shared_memory_is_for_cpu_workers_of_one_host() -> None:
     hosts = ClusterSpec.from_addresses(["h0:1", "h1:1"])
     assert "several hosts" in failure(cluster=hosts, local_ranks=(0,), collective="shm").what
     assert plan(cluster=hosts, local_ranks=(0,)).collective == ("ring", "CPU workers on several hosts")
-    assert plan(cluster=hosts, local_ranks=(0, 1)).collective.name == "shm"
+    same = ClusterSpec.from_addresses(["h0:1", "H0:2"])
+    assert plan(cluster=same, local_ranks=(1,)).collective.name == "shm"
+
+
+def test_hosts_with_several_workers_use_their_memory_and_the_ring_between_them() -> None:
+    mixed = ClusterSpec.from_addresses(["h0:1", "h1:1", "h0:2"])
+    made = plan(cluster=mixed, local_ranks=(0,))
+    assert made.hosts == (0, 1, 0)
+    reason = "CPU workers: the memory of each host, TensorFlow's ring between the hosts"
+    assert made.collective == ("hierarchical", reason)
+    assert plan(cluster=mixed, local_ranks=(0,), collective="hierarchical").collective.reason == "as asked"
+    assert plan(cluster=mixed, local_ranks=(0,), collective="ring").collective.name == "ring"
+    assert plan(cluster=mixed, local_ranks=(0,), gpus=("0",)).collective.name == "nccl"
+    for addresses, received in ((["h0:1", "h1:1"], "one worker a host"), (["h0:1", "h0:2"], "all on one host")):
+        cluster = ClusterSpec.from_addresses(addresses)
+        assert failure(cluster=cluster, local_ranks=(0,), collective="hierarchical").what.endswith(received)
 
 
 def test_proxy_exceptions_reach_every_worker() -> None:

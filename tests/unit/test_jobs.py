@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from tfmp.errors import UsageError
 from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.hints import known_hint
-from tfmp.jobs.meeting import meeting_place
+from tfmp.jobs.meeting import compose_meeting, meeting_in, meeting_of_launchers, settle_collective
 from tfmp.jobs.outcome import Findings, describe_failure, failure_record, other_workers
 from tfmp.jobs.scratch import scratch_folder
 from tfmp.jobs.verdict import Evidence, judge
@@ -77,16 +79,52 @@ def test_workers_that_never_were_ready_are_named() -> None:
     assert error.where == "worker 0 (127.0.0.1:1), worker 1 (local)"
 
 
-@pytest.mark.parametrize("name", ["shm", "ring"])
-def test_workers_that_share_memory_meet_in_a_private_folder(tmp_path: Path, name: str) -> None:
-    plan: Any = SimpleNamespace(collective=SimpleNamespace(name=name))
-    place = meeting_place(plan, tmp_path)
-    if name == "ring":
-        assert place is None
-        return
+def meeting_plan(collective: str, *hosts: int) -> Any:
+    return SimpleNamespace(collective=SimpleNamespace(name=collective), hosts=hosts)
+
+
+def test_workers_that_share_memory_meet_in_a_private_folder(tmp_path: Path) -> None:
+    assert meeting_in(tmp_path, meeting_plan("ring", 0, 1)) is None
+    plan = meeting_plan("hierarchical", 0, 1, 0)
+    place = meeting_in(tmp_path, plan)
     assert place is not None
-    assert Path(place["directory"]).stat().st_mode & 0o777 == 0o700
-    assert len(bytes.fromhex(place["token"])) == 16
+    assert place.directory.stat().st_mode & 0o777 == 0o700
+    assert len(bytes.fromhex(place.token)) == 16
+    told = [place.of(rank, plan) for rank in range(3)]
+    assert [(one["rank"], one["size"], one["hosts"]) for one in told] == [(0, 2, 2), (0, 1, 2), (1, 2, 2)]
+    assert {(one["directory"], one["token"]) for one in told} == {(str(place.directory), place.token)}
+
+
+def test_launchers_of_one_host_meet_in_one_folder_which_its_first_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    plan = meeting_plan("hierarchical", 0, 1, 0)
+    told = compose_meeting(plan, ["x", "y", "x"], [11, 12, 13])
+    assert told["apart"] == []
+    with meeting_of_launchers(plan, 0, told) as first:
+        with meeting_of_launchers(plan, 2, told) as third, meeting_of_launchers(plan, 1, told) as second:
+            assert first is not None
+            assert second is not None
+            assert first == third != second
+            assert first.directory.name.startswith("tfmp-11-")
+        assert first.directory.is_dir()
+    assert not first.directory.exists()
+    with meeting_of_launchers(meeting_plan("ring", 0, 1), 0, told) as nothing:
+        assert nothing is None
+
+
+def test_workers_of_one_address_without_common_memory_take_the_ring(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tfmp.jobs.meeting.replace", lambda plan, collective: collective)
+    plan = meeting_plan("shm", 0, 0)
+    told = compose_meeting(plan, ["x", "y"], [1, 2])
+    names = ["worker 0 (h:1)", "worker 1 (h:2)"]
+    assert told["apart"] == [1]
+    reason = "worker 0 (h:1) and worker 1 (h:2) have one address and share no folder for temporary files"
+    assert settle_collective(plan, told, "auto", names) == ("ring", reason)
+    with pytest.raises(UsageError, match="the collective shm is not possible: " + re.escape(reason)):
+        settle_collective(plan, told, "shm", names)
+    assert settle_collective(plan, compose_meeting(plan, ["x", "x"], [1, 2]), "auto", names) is plan
 
 
 def test_temporary_files_go_with_the_attempt_and_those_of_dead_launchers_with_the_next(

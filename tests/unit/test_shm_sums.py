@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from shm_support import TOKEN, Ranks, names, needs_futex
 
-from tfmp.distribute.shm import SharedMemoryGroup, views
+from tfmp.distribute.shm import CallMismatch, SharedMemoryGroup, views
 
 LENGTHS = [0, 1, 2, 1023, 100_000]
 
@@ -55,6 +55,37 @@ def test_every_rank_gets_the_sum_in_rank_order(tmp_path: Path, size: int, kind: 
     capacity_bytes = 1 << 20 if size < 5 else 1 << 18
     with Ranks(tmp_path, size, body, kind=kind, capacity_bytes=capacity_bytes) as ranks:
         assert ranks.values() == [[True] * len(cases)] * size
+
+
+@pytest.mark.parametrize(("capacity_bytes", "kind"), [(1 << 20, "auto"), (4096, "auto"), (4096, "socket")])
+def test_rank_0_hands_its_vector_to_all_between_sums(tmp_path: Path, capacity_bytes: int, kind: str) -> None:
+    lengths = [0, 1, 1024, 1025, 100_000]
+
+    def body(group: SharedMemoryGroup) -> list[bytes]:
+        found = []
+        for length in lengths:
+            total = group.all_reduce(vector(group.rank, length))
+            handed = group.broadcast(total * 2 if group.rank == 0 else total)
+            assert not handed.flags.writeable or len(handed) * 4 > capacity_bytes
+            found.append(handed.tobytes())
+        return found
+
+    with Ranks(tmp_path, 3, body, kind=kind, capacity_bytes=capacity_bytes) as ranks:
+        assert ranks.values() == [[(expected(3, length) * 2).tobytes() for length in lengths]] * 3
+
+
+def test_a_sum_and_a_broadcast_at_once_are_told_apart(tmp_path: Path) -> None:
+    def body(group: SharedMemoryGroup) -> str:
+        call = group.broadcast if group.rank == 1 else group.all_reduce
+        with pytest.raises(CallMismatch) as caught:
+            call(np.ones(5, np.float32))
+        return caught.value.what
+
+    with Ranks(tmp_path, 3, body) as ranks:
+        assert set(ranks.values()) == {
+            "the ranks called different things: rank 0: all_reduce of 5 float32; rank 1: broadcast of 5 float32; "
+            "rank 2: all_reduce of 5 float32"
+        }
 
 
 @pytest.mark.parametrize(("capacity_bytes", "kind"), [(1, "auto"), (4096, "auto"), (200_000, "auto"), (4096, "socket")])

@@ -31,7 +31,9 @@ KEY_FLAGS = (
     KeyFlag("--workers", "cluster.workers", "N", "Worker processes on this machine."),
     KeyFlag("--strategy", "cluster.strategy", "NAME", "multi-worker (processes) or mirrored (devices of one process)."),
     KeyFlag("--devices", "cluster.devices", "N", "Devices of --strategy mirrored."),
-    KeyFlag("--collective", "cluster.collective", "NAME", "How gradients are summed: auto, shm, ring or nccl."),
+    KeyFlag(
+        "--collective", "cluster.collective", "NAME", "How gradients are summed: auto, shm, hierarchical, ring or nccl."
+    ),
     KeyFlag("--epochs", "training.epochs", "N", "Passes over the training samples."),
     KeyFlag("--batch-size", "training.batch_size", "N", "GLOBAL batch: samples of one step over all workers."),
     KeyFlag("--steps-per-epoch", "training.steps_per_epoch", "N", "Steps of one epoch, instead of all samples once."),

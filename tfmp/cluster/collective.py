@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tfmp.errors import UsageError
 
 
 class Collective(NamedTuple):
-    """The choice (``shm``, ``ring``, ``nccl``, ``in-process``, ``none``) and its reason."""
+    """The choice (``shm``, ``hierarchical``, ``ring``, ``nccl``, ``in-process``, ``none``) and its reason."""
 
     name: str
     reason: str
 
 
 def resolve_collective(
-    requested: str, *, strategy: str, workers: int, replicas: int, device: str, one_host: bool
+    requested: str, *, strategy: str, hosts: Sequence[int], replicas: int, device: str
 ) -> Collective:
     """Choose the collective.
 
     Args:
-        requested: ``auto``, ``shm``, ``ring`` or ``nccl``.
+        requested: ``auto``, ``shm``, ``hierarchical``, ``ring`` or ``nccl``.
         strategy: ``multi-worker`` or ``mirrored``.
-        workers: Number of worker processes.
+        hosts: The host of each worker, as a number.
         replicas: Number of replicas over all of them.
         device: ``cpu`` or ``gpu``: what the workers compute on.
-        one_host: Whether all workers run on one machine.
 
     Raises:
-        UsageError: NCCL without GPUs, shared memory across hosts or with GPUs, or either kind of exchange between
-            processes within one process.
+        UsageError: NCCL without GPUs, shared memory with GPUs or where workers have none in common, or an exchange
+            between processes within one process.
     """
+    one_host = len(set(hosts)) == 1
+    crowded = len(set(hosts)) < len(hosts)
     if requested == "nccl" and device != "gpu":
         raise UsageError(
             "expected GPUs for the collective nccl, received workers on the CPU: no GPU is visible or chosen",
@@ -44,7 +46,14 @@ def resolve_collective(
             where="cluster.collective",
             hint="--collective auto",
         )
-    if requested in ("ring", "shm") and strategy == "mirrored":
+    if requested == "hierarchical" and (device == "gpu" or one_host or not crowded) and strategy != "mirrored":
+        received = "workers on GPUs" if device == "gpu" else "all on one host" if one_host else "one worker a host"
+        raise UsageError(
+            f"expected hosts with several CPU workers each for the collective {requested}, received {received}",
+            where="cluster.collective",
+            hint="--collective auto",
+        )
+    if requested in ("ring", "shm", "hierarchical") and strategy == "mirrored":
         raise UsageError(
             f"expected auto or nccl for the mirrored strategy, received {requested}: it joins processes, this is one",
             where="cluster.collective",
@@ -57,7 +66,9 @@ def resolve_collective(
     if requested != "auto":
         return Collective(requested, "as asked")
     if device == "gpu":
-        return Collective("nccl", "GPUs of one process" if workers == 1 else "GPU workers")
+        return Collective("nccl", "GPUs of one process" if len(hosts) == 1 else "GPU workers")
     if one_host:
         return Collective("shm", "CPU workers on one host share its memory")
+    if crowded:
+        return Collective("hierarchical", "CPU workers: the memory of each host, TensorFlow's ring between the hosts")
     return Collective("ring", "CPU workers on several hosts")

@@ -37,7 +37,7 @@ class PlanInput:
         local_ranks: With ``cluster``: the ranks on this machine, which share its cores and GPUs.
         devices: Mirrored: number of replicas. ``None``: every visible GPU, on the CPU one.
         device: ``auto`` takes GPUs where any is visible.
-        collective: ``auto``, ``shm``, ``ring`` or ``nccl``.
+        collective: ``auto``, ``shm``, ``hierarchical``, ``ring`` or ``nccl``.
         gpus: Visible GPUs, by the names that CUDA_VISIBLE_DEVICES knows.
         cpus: Numbers of the CPUs that may be used; ``None`` for 0..cores-1.
         environ: The environment that the workers inherit.
@@ -60,7 +60,7 @@ class PlanInput:
     local_ranks: tuple[int, ...] = ()
     devices: int | None = None
     device: Literal["auto", "cpu", "gpu"] = "auto"
-    collective: Literal["auto", "shm", "ring", "nccl"] = "auto"
+    collective: Literal["auto", "shm", "hierarchical", "ring", "nccl"] = "auto"
     gpus: tuple[str, ...] = ()
     cpus: tuple[int, ...] | None = None
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -119,6 +119,7 @@ class Plan:
         epochs: Epochs.
         workers: The workers, by rank.
         warnings: Sentences that the user should read.
+        hosts: The host of each worker, as a number: by the addresses alone.
     """
 
     strategy: str
@@ -129,6 +130,7 @@ class Plan:
     epochs: int
     workers: tuple[WorkerPlan, ...]
     warnings: tuple[str, ...]
+    hosts: tuple[int, ...]
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the run as rows of (label, value)."""
@@ -204,13 +206,13 @@ def make_plan(inputs: PlanInput) -> Plan:
         gpu_shares = share_gpus(inputs.gpus if device == "gpu" else (), len(local_ranks))
         replicas_each = max(1, len(_names(gpu_shares[0])))
     replicas = size * replicas_each
+    hosts = _hosts(cluster)
     collective = resolve_collective(
         inputs.collective,
         strategy=inputs.strategy,
-        workers=size,
+        hosts=hosts,
         replicas=replicas,
         device=device,
-        one_host=len(local_ranks) == size,
     )
     batch = plan_batches(
         replicas=replicas,
@@ -232,7 +234,16 @@ def make_plan(inputs: PlanInput) -> Plan:
         epochs=inputs.epochs,
         workers=workers,
         warnings=_warnings(inputs, len(local_ranks)),
+        hosts=hosts,
     )
+
+
+def _hosts(cluster: ClusterSpec | None) -> tuple[int, ...]:
+    if cluster is None:
+        return (0,)
+    names = [address.identity[0] for address in cluster.addresses]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return tuple(numbers[name] for name in names)
 
 
 def _cluster(inputs: PlanInput) -> tuple[ClusterSpec, tuple[int, ...]]:

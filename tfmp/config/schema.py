@@ -218,7 +218,7 @@ class ClusterConfig(Section):
     collective: Word[words.Collective] = Field(
         default="auto",
         description="How gradients are summed. `shm`: memory that the workers of one host share; `ring`: gRPC; "
-        "`nccl`: GPUs only; `auto`: the fastest that fits.",
+        "`hierarchical`: `shm` within each host, `ring` between them; `nccl`: GPUs only; `auto`: what is fastest.",
     )
     base_port: Port | None = Field(
         default=None, description="Port of worker 0; worker i listens on base_port + i. null: free ports."

@@ -38,5 +38,5 @@ Precision = Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"]
 
 Strategy = Literal["multi-worker", "mirrored"]
 Device = Literal["auto", "cpu", "gpu"]
-Collective = Literal["auto", "shm", "ring", "nccl"]
+Collective = Literal["auto", "shm", "hierarchical", "ring", "nccl"]
 Switch = Literal["auto", "on", "off"]

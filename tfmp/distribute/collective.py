@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 import tensorflow as tf
 
+from tfmp.distribute.threads import keeping_its_thread
+
 if TYPE_CHECKING:
     from tfmp.distribute.shm import SharedMemoryGroup
 
@@ -88,21 +90,25 @@ class SharedMemoryReducer(Reducer):
         """See :meth:`Reducer.sum_flat`. The result lives until the next but one sum."""
         if vector.dtype not in _SHARED_DTYPES:
             return super().sum_flat(strategy, vector)
-        return self._shared(vector, self._group.all_reduce)
+        return self._shared(vector, lasting=False)
 
     def _all_reduce(self, values: list[Any]) -> list[Any]:
         def shared(value: Any) -> bool:
             return not isinstance(value, tf.IndexedSlices) and value.dtype in _SHARED_DTYPES
 
         other = iter(super()._all_reduce([v for v in values if not shared(v)]) if not all(map(shared, values)) else ())
-        return [self._shared(v, self._copied) if shared(v) else next(other) for v in values]
+        return [self._shared(v, lasting=True) if shared(v) else next(other) for v in values]
+
+    def _shared(self, vector: tf.Tensor, *, lasting: bool) -> tf.Tensor:
+        """Sum a vector of a type that the group sums; ``lasting``: the result outlives the next but one sum."""
+        return self._call(self._copied if lasting else self._group.all_reduce, vector)
 
     def _copied(self, vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return self._group.all_reduce(vector).copy()
 
     @staticmethod
-    def _shared(vector: tf.Tensor, all_reduce: Any) -> tf.Tensor:
+    def _call(function: Any, vector: tf.Tensor) -> tf.Tensor:
         # numpy_function, not py_function: that one makes eager tensors of everything, at several times the cost.
-        total = tf.numpy_function(all_reduce, [vector], vector.dtype, stateful=True)
+        total = tf.numpy_function(keeping_its_thread(function), [vector], vector.dtype, stateful=True)
         total.set_shape(vector.shape)
         return total

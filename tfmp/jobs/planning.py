@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tfmp.cluster.spec import ClusterSpec
     from tfmp.config import RunConfig
     from tfmp.data.entry import DatasetHeader
+    from tfmp.jobs.meeting import Meeting
 
 
 #: From so many steps on, compiling pays for itself (see :func:`compiles`).
@@ -118,7 +119,7 @@ def worker_payload(
     run_dir: str,
     data_header: str,
     *,
-    meeting: dict[str, str] | None,
+    meeting: Meeting | None,
     resume: str | None,
 ) -> dict[str, Any]:
     """What worker ``rank`` is told: the fields of :class:`tfmp.train.worker.WorkerTask`."""
@@ -135,7 +136,7 @@ def worker_payload(
         "steps_per_epoch": plan.batch.steps_per_epoch,
         "steps_per_execution": plan.batch.steps_per_execution,
         "jit_compile": compiles(config, plan),
-        "meeting": meeting,
+        "meeting": meeting.of(rank, plan) if meeting else None,
         "resume": resume,
     }
 

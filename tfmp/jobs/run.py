@@ -12,7 +12,7 @@ from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
 from tfmp.jobs.attempt import Attempt
 from tfmp.jobs.console import Console
 from tfmp.jobs.drill import parse_drill
-from tfmp.jobs.meeting import meeting_place
+from tfmp.jobs.meeting import Meeting, meeting_in
 from tfmp.jobs.outcome import Findings, describe_failure, disagree, ended_silently, failure_record, other_workers
 from tfmp.jobs.planning import worker_payload
 from tfmp.jobs.saying import complain, say
@@ -76,6 +76,9 @@ class Run:
         folder: The run folder. Without rank 0 among the local workers it gets their logs and events only.
         dataset: The prepared data.
         options: See :class:`TrainOptions`.
+
+    Attributes:
+        meeting: Where workers meet to share memory, where some have another launcher; ``None``: a place of their own.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Run:
         self._is_chief = plan.workers[0].local
         self.number = folder.next_attempt()
         self.attempt = self._new_attempt()
+        self.meeting: Meeting | None = None
         self._point: ResumePoint | None = None
         self._drills = [parse_drill(text, len(self._local)) for text in options.drills]
         self._last_steps: dict[int, Any] = {}
@@ -309,7 +313,7 @@ class Run:
 
     def _specs(self, scratch: Path) -> list[WorkerSpec]:
         plan, folder = self._plan, self._folder
-        meeting = meeting_place(plan, scratch)
+        meeting = self.meeting or meeting_in(scratch, plan)
         run_dir = str(folder.path.absolute())
         resume = str(self._point.path.absolute()) if self._point else None
         drills, self._drills = self._drills, []

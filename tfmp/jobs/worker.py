@@ -28,6 +28,7 @@ from tfmp.errors import EXIT_OK, TfmpError, UsageError
 from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir
 from tfmp.jobs.group import TICK_S, GroupWatch, Interrupted, gather
+from tfmp.jobs.meeting import compose_meeting, meeting_of_launchers, place_of_memory, settle_collective
 from tfmp.jobs.place import (
     Place,
     commands,
@@ -87,8 +88,9 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
     for line in (*prepared.warnings, *plan.warnings, *notices):
         tell(f"warning: {line}")
     tell(headline(plan))
+    identity = _identity(config, prepared)
     session = Session(
-        _identity(config, prepared),
+        identity,
         place.roster,
         Waits(
             start_timeout_s=config.cluster.start_timeout_s,
@@ -98,7 +100,7 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
         tell,
         token=config.cluster.token,
         loopback=("::1" if ":" in place.own.host else "127.0.0.1") if place.own.is_loopback else None,
-        compose=_compose(place),
+        compose=_compose(config, prepared, identity),
     )
     with session, SignalInbox(STOP_SIGNALS) as inbox, Zygote.start(PRELOAD, private_network="off", env=env) as zygote:
         try:
@@ -214,9 +216,25 @@ def _check(resolved: Resolved, place: Place) -> None:
         )
 
 
-def _compose(place: Place) -> Callable[[Peers], Mapping[str, Any]]:
-    rendezvous = place.found.rendezvous
-    return lambda peers: {} if rendezvous is None else {"workers": met_addresses(rendezvous, peers)}
+def _compose(config: RunConfig, prepared: _Prepared, own: Identity) -> Callable[[Peers], Mapping[str, Any]]:
+    """What the leading launcher tells all as they start, from who has joined."""
+    rendezvous = prepared.place.found.rendezvous
+
+    def compose(peers: Peers) -> Mapping[str, Any]:
+        everyone = [own, *(peers[rank][0] for rank in sorted(peers))]
+        told: dict[str, Any] = {} if rendezvous is None else {"workers": met_addresses(rendezvous, peers)}
+        plan = _met_plan(config, prepared, told)
+        return told | compose_meeting(plan, [one.place for one in everyone], [one.pid for one in everyone])
+
+    return compose
+
+
+def _met_plan(config: RunConfig, prepared: _Prepared, told: Mapping[str, Any]) -> Plan:
+    """The plan, with the addresses that were only found when the workers met."""
+    if "workers" not in told:
+        return prepared.plan
+    cluster = ClusterSpec.from_addresses(told["workers"])
+    return plan_cluster_run(config, prepared.dataset.header, prepared.machine, cluster, prepared.place.rank)
 
 
 def _identity(config: RunConfig, prepared: _Prepared) -> Identity:
@@ -228,7 +246,8 @@ def _identity(config: RunConfig, prepared: _Prepared) -> Identity:
         content_of_the_data=prepared.dataset.header.data_sha256[:16],
         devices_of_each_worker=f"{plan.workers[place.rank].replicas} {plan.device.upper()}",
     )
-    return Identity(place.rank, agreed, socket.gethostname(), os.getpid(), place.found.run, place.own.port)
+    host, pid = socket.gethostname(), os.getpid()
+    return Identity(place.rank, agreed, host, pid, place.found.run, place.own.port, place_of_memory())
 
 
 def _train(
@@ -241,17 +260,21 @@ def _train(
 ) -> int:
     """All are here: make the run folder, run the worker, leave with the others."""
     place, config = prepared.place, resolved.config
-    cluster, plan = place.cluster, prepared.plan
-    if place.found.rendezvous is not None:
-        cluster = ClusterSpec.from_addresses(session.start_message["workers"])
-        plan = plan_cluster_run(config, prepared.dataset.header, prepared.machine, cluster, place.rank)
+    told = session.start_message
+    cluster = ClusterSpec.from_addresses(told["workers"]) if "workers" in told else place.cluster
+    plan = _met_plan(config, prepared, told)
+    settled = settle_collective(plan, told, config.cluster.collective, place.names)
+    if settled is not plan and options.common.verbosity >= 0:
+        say(f"note: collective {settled.collective.name}: {settled.collective.reason}")
+    plan = settled
     folder = _claim(resolved, options, cluster, place.rank)
     if options.common.verbosity >= 0:
         say(f"run folder: {folder.path}")
     run = Run(config, plan, folder, prepared.dataset, options.common)
     watch = GroupWatch(session, run, place.rank, place.names[place.rank])
     announce = f"starting: all {cluster.size} workers are here and agree"
-    result = run.watch(zygote, announce=announce, on_event=watch.on_event, on_tick=watch.on_tick, tick_s=TICK_S)
+    with meeting_of_launchers(plan, place.rank, told) as run.meeting:
+        result = run.watch(zygote, announce=announce, on_event=watch.on_event, on_tick=watch.on_tick, tick_s=TICK_S)
     return watch.finish(result, inbox)
 
 

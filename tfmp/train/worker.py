@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class WorkerTask:
         gpus: Whether the replicas are GPUs.
         collective: How gradients are summed over workers.
         jit_compile: Whether the step is compiled with XLA.
-        meeting: With the collective ``shm``: the ``directory`` where the workers meet, and their ``token``.
+        meeting: Where this host's workers meet to share memory (see :meth:`tfmp.jobs.meeting.Meeting.of`), if they do.
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
         resume: Checkpoint file to go on from; ``None``: from the start.
@@ -64,7 +65,7 @@ class WorkerTask:
     steps_per_epoch: int
     steps_per_execution: int
     jit_compile: bool
-    meeting: dict[str, str] | None = None
+    meeting: Mapping[str, Any] | None = None
     resume: str | None = None
     drills: tuple[dict[str, Any], ...] = ()
 
@@ -96,6 +97,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     import tensorflow as tf
 
     from tfmp.distribute import StrategySpec, bridge, build_strategy
+    from tfmp.distribute.keras_hooks import compute_in_order
     from tfmp.train.callbacks import Progress, TensorBoardFiles
     from tfmp.train.drills import Drills, Send
     from tfmp.train.resuming import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
@@ -116,6 +118,8 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             collective="nccl" if task.collective == "nccl" else "ring",
         )
     )
+    if task.jit_compile and not task.gpus:
+        compute_in_order()
     if task.gpus:
         # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
         tf.config.experimental.enable_op_determinism()
@@ -131,7 +135,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         total_steps = config.training.epochs * task.steps_per_epoch
         model = build_model(config, arrays.image_shape, arrays.classes, total_steps, task.steps_per_execution)
         feed, validation_feed, validation_steps = _feeds(config, task, arrays)
-        reducer = _shared_memory(task, model, config.cluster.start_timeout_s) if task.collective == "shm" else None
+        reducer = _shared_memory(task, model, strategy, config.cluster.start_timeout_s) if task.meeting else None
         bridge(
             model,
             feed=feed,
@@ -234,24 +238,27 @@ def _feeds(config: RunConfig, task: WorkerTask, arrays: DatasetArrays) -> tuple[
     )
 
 
-def _shared_memory(task: WorkerTask, model: Any, timeout_s: float) -> Reducer:
+def _shared_memory(task: WorkerTask, model: Any, strategy: Any, timeout_s: float) -> Reducer:
     """Meet the other workers of this host, with room for the model's gradient in one piece."""
     from tfmp.distribute.collective import SharedMemoryReducer
+    from tfmp.distribute.hosts import HostsReducer, LeaderRing
     from tfmp.distribute.shm import SharedMemoryGroup
 
-    if task.meeting is None:
-        raise TfmpError("expected a place to meet for the collective shm, received none", where=f"worker {task.rank}")
+    assert task.meeting is not None
+    meeting = task.meeting
     gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
     group = SharedMemoryGroup.join(
-        Path(task.meeting["directory"]),
-        task.rank,
-        task.replicas,
+        Path(meeting["directory"]),
+        meeting["rank"],
+        meeting["size"],
         capacity_bytes=gradient_bytes + 4096,
-        token=bytes.fromhex(task.meeting["token"]),
+        token=bytes.fromhex(meeting["token"]),
         timeout_s=timeout_s,
-        spin=available_cores() >= task.replicas,
+        spin=available_cores() >= meeting["size"],
     )
-    return SharedMemoryReducer(group)
+    if task.collective == "shm":
+        return SharedMemoryReducer(group)
+    return HostsReducer(group, task.replicas, LeaderRing(meeting["hosts"], strategy.extended.worker_devices[0]))
 
 
 def _leave_together(strategy: Any) -> None:

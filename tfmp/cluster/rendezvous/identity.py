@@ -55,6 +55,7 @@ class Identity:
         pid: Its process id.
         run: What tells two runs of a scheduler apart, such as ``Slurm step 12.0``; ``None`` where nothing does.
         port: TCP port of its TensorFlow server.
+        place: What is equal for two launchers whose workers can share memory.
         digest: SHA-256 (hex) over ``agreed``.
     """
 
@@ -64,6 +65,7 @@ class Identity:
     pid: int
     run: str | None = None
     port: int = 0
+    place: str = ""
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +81,7 @@ class Identity:
             "pid": self.pid,
             "run": self.run,
             "port": self.port,
+            "place": self.place,
             "digest": self.digest,
         }
 
@@ -91,6 +94,7 @@ class Identity:
         """
         rank, agreed, host = message.get("rank"), message.get("agreed"), message.get("host")
         pid, run, port = message.get("pid"), message.get("run"), message.get("port")
+        place = message.get("place", "")
         if (
             type(rank) is not int
             or not isinstance(agreed, dict)
@@ -98,9 +102,11 @@ class Identity:
             or type(pid) is not int
             or not isinstance(run, str | None)
             or type(port) is not int
+            or not isinstance(place, str)
         ):
             raise NotOurs("a greeting without the expected values")
-        identity = cls(rank, agreed, printable(host), pid, None if run is None else printable(run), port)
+        run = None if run is None else printable(run)
+        identity = cls(rank, agreed, printable(host), pid, run, port, place)
         if identity.digest != message.get("digest"):
             raise NotOurs("a greeting whose digest is not that of its values")
         return identity

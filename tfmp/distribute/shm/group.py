@@ -191,6 +191,41 @@ class SharedMemoryGroup:
         self._guard.leave()
         return views.returned(turn) if out is None else out
 
+    def broadcast(self, vector: NDArray[Any], *, timeout_s: float | None = None) -> NDArray[Any]:
+        """Hand rank 0's vector to all ranks.
+
+        Args:
+            vector: [length], float32 or float64, the same length and type on all ranks; above rank 0 its values do
+                not matter.
+            timeout_s: How long to wait for the other ranks, in all; ``None``: as long as they live.
+
+        Returns:
+            A read-only vector that is **overwritten by the next but one call**, as that of :meth:`all_reduce`.
+
+        Raises:
+            CallMismatch: The ranks called different things; all ranks raise it.
+            PeerLost: A rank is gone; noticed within about 0.1 s.
+            PeerLate: Ranks did not come within ``timeout_s``.
+            ValueError: The vector does not fit; nothing was sent.
+        """
+        views = self._views.get((vector.shape, vector.dtype)) or self._prepare(vector)
+        self._guard.enter()
+        try:
+            deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+            self._calls += 1
+            parts = []
+            for where, piece in views.pieces:
+                turn = self._turn = self._turn ^ 1
+                if self.rank == 0:
+                    np.copyto(piece.mine[turn], vector if where is None else vector[where])
+                self._meet(views.broadcast_signature, deadline_s)
+                parts.append(piece.first[turn] if where is None else piece.first[turn].copy())
+        except BaseException as error:
+            self._fail(error)
+            raise
+        self._guard.leave()
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
     def barrier(self, timeout_s: float | None = None) -> None:
         """Return once every rank has called it.
 

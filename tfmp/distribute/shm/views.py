@@ -13,6 +13,8 @@ DTYPES: dict[np.dtype[Any], int] = {np.dtype(np.float32): 1, np.dtype(np.float64
 """Element types that can be summed, and their code in a signature."""
 BARRIER_SIGNATURE = 15
 _CODE_BITS = 4
+_BROADCAST = 4
+"""Set in the code of a broadcast."""
 
 # Below, the second barrier costs more than the additions it saves. Measured on two cores, the sum left where it lies:
 # with two ranks about even at 32,000 float32, at 100,000 26 µs against 58; with four even at 20,000, at 100,000 180 µs
@@ -20,9 +22,9 @@ _CODE_BITS = 4
 _SHARE_FROM_BYTES = 128 * 1024
 
 
-def signature(length: int, dtype: np.dtype[Any]) -> int:
-    """Return a call's length and element type as one word, never 0."""
-    return length << _CODE_BITS | DTYPES[dtype]
+def signature(length: int, dtype: np.dtype[Any], *, broadcast: bool = False) -> int:
+    """Return a call's kind, length and element type as one word, never 0."""
+    return length << _CODE_BITS | DTYPES[dtype] | (_BROADCAST if broadcast else 0)
 
 
 def describe(word: int) -> str:
@@ -30,7 +32,8 @@ def describe(word: int) -> str:
     if word == BARRIER_SIGNATURE:
         return "barrier"
     names = {code: dtype.name for dtype, code in DTYPES.items()}
-    return f"all_reduce of {word >> _CODE_BITS} {names.get(word & (1 << _CODE_BITS) - 1, 'unknown')}"
+    call = "broadcast" if word & _BROADCAST else "all_reduce"
+    return f"{call} of {word >> _CODE_BITS} {names.get(word & _BROADCAST - 1, 'unknown')}"
 
 
 def shares_work(size: int, vector_bytes: int) -> bool:
@@ -46,6 +49,7 @@ class PieceViews:
 
     Attributes:
         mine: This rank's slots, [length].
+        first: Rank 0's slots, [length], read-only.
         slots: All ranks' slots in rank order, each [length].
         shared: Whether each rank sums a share.
         shares: All ranks' slots, cut to this rank's share.
@@ -57,6 +61,7 @@ class PieceViews:
         size = segment.layout.size
         self.slots = [[segment.slot(turn, one, length, dtype) for one in range(size)] for turn in (0, 1)]
         self.mine = [slots[rank] for slots in self.slots]
+        self.first = [read_only(slots[0]) for slots in self.slots]
         self.shared = shares_work(size, length * dtype.itemsize)
         # Whole cache lines, so that no two ranks write to one line.
         step = round_up(-(-length // size), LINE_BYTES // dtype.itemsize)
@@ -71,12 +76,14 @@ class VectorViews:
     """What calls of one length and element type need.
 
     Attributes:
-        signature: The call as one word.
+        signature: A sum as one word.
+        broadcast_signature: A broadcast as one word.
         pieces: What is summed at once: the place in the vector (``None``: all of it) and its views.
     """
 
     def __init__(self, segment: Segment, rank: int, length: int, dtype: np.dtype[Any]) -> None:
         self.signature = signature(length, dtype)
+        self.broadcast_signature = signature(length, dtype, broadcast=True)
         self._length = length
         self._dtype = dtype
         longest = segment.layout.slot_bytes // dtype.itemsize
