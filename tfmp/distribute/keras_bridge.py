@@ -14,7 +14,7 @@ were. The one private hook, the symbolic build, is in :mod:`tfmp.distribute.kera
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -22,29 +22,13 @@ import tensorflow as tf
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.collective import Reducer
 from tfmp.distribute.control import WISHES, FitControl
-from tfmp.distribute.local_step import LocalStep, why_not
-from tfmp.distribute.state import decorrelate_seeds, split_state, summed_state
-from tfmp.distribute.step import ReplicaStep
-from tfmp.distribute.strategy import first_local
+from tfmp.distribute.execution import Execution, IndexedFeed
+from tfmp.distribute.state import decorrelate_seeds, split_state
 from tfmp.errors import TfmpError
 
 
 class NonFiniteLossError(TfmpError):
     """The loss over the global batch became NaN or infinite; all workers raise it at the same step."""
-
-
-class IndexedFeed(Protocol):
-    """A source of batches that are gathered inside the step (see :class:`tfmp.data.feed.Feed`).
-
-    Its data set yields, for each local replica in turn, one block for an execution of up to K steps: ``index``
-    int32 [K, P], ``n_local`` int32 [K], ``n_global`` int32 [K] and ``steps`` int32 [].
-    """
-
-    def batch_spec(self) -> Any:
-        """Specs of one replica's ``(x, y)``, as the model sees them."""
-
-    def gather(self, index: tf.Tensor) -> Any:
-        """The batch ``(x, y)`` of the sample numbers ``index`` [P]."""
 
 
 def bridge(
@@ -53,6 +37,7 @@ def bridge(
     feed: IndexedFeed | None = None,
     validation_feed: IndexedFeed | None = None,
     jit_compile: bool = False,
+    autograph: bool = True,
     reducer: Reducer | None = None,
     control: FitControl | None = None,
 ) -> Any:
@@ -71,6 +56,8 @@ def bridge(
         feed: Where batches of ``fit`` are gathered inside the step, as tfmp does. ``None``: the data set holds them.
         validation_feed: The same for ``evaluate``.
         jit_compile: Compile forward and backward (not the exchange) with XLA.
+        autograph: Rewrite Python's ``if`` and ``while`` over tensors. Only a model of Keras's own layers, losses and
+            metrics can do without, which saves about a second at the start.
         reducer: How to sum over replicas. ``None``: with TensorFlow's collectives.
         control: What the workers agree on between executions, and how far the epoch is.
 
@@ -104,7 +91,7 @@ def bridge(
             hint="override compute_loss or compute_metrics instead",
         )
     reducer = reducer or Reducer(model._distribute_strategy.num_replicas_in_sync)
-    _Bridge(model, feed, validation_feed, jit_compile, reducer, control or FitControl()).install()
+    _Bridge(model, feed, validation_feed, jit_compile, autograph, reducer, control or FitControl()).install()
     return model
 
 
@@ -117,6 +104,7 @@ class _Bridge:
         feed: IndexedFeed | None,
         validation_feed: IndexedFeed | None,
         jit_compile: bool,
+        autograph: bool,
         reducer: Reducer,
         control: FitControl,
     ) -> None:
@@ -125,6 +113,7 @@ class _Bridge:
         self.feed = feed
         self.validation_feed = validation_feed
         self.jit_compile = jit_compile
+        self.autograph = autograph
         self.reducer = reducer
         self.control = control
         self.steps_done = 0
@@ -220,88 +209,16 @@ class _Bridge:
         return [v for metric in self.model.metrics if metric is not tracker for v in metric.variables]
 
     def _execution(self, feed: IndexedFeed | None, *, training: bool) -> Any:
-        """A function of the iterator and this worker's wishes that runs up to ``steps_per_execution`` steps.
-
-        It returns the number of steps done, each step's loss (float64 [K]; training: over the global batch), each
-        step's samples (float64 [K]) and, as one float64 vector, the metric state of all replicas, the sums of all
-        workers' wishes and the sum of loss times samples.
-        """
-        strategy, model = self.strategy, self.model
-        reducer = self.reducer
-        replica_step = ReplicaStep(model, reducer, jit_compile=self.jit_compile)
-        step = replica_step.train if training else replica_step.evaluate
-        steps_per_execution = model.steps_per_execution
-        metric_variables = self._metric_variables()
-
-        def step_of_block(block: Any, k: tf.Tensor) -> Any:
-            assert feed is not None
-            batch = feed.gather(tf.gather(block["index"], k))
-            return step(batch, tf.gather(block["n_local"], k), tf.gather(block["n_global"], k))
-
-        def step_of_batch(batch: Any) -> Any:
-            return step(batch, None, None)
-
-        def exchange(local_loss_sum: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
-            return summed_state(metric_variables, tf.concat([wishes, [local_loss_sum]], 0), reducer)
-
-        def start() -> Any:
-            none = tf.zeros([steps_per_execution], tf.float64)
-            return tf.constant(0), tf.constant(True), none, none, strategy.run(lambda: tf.zeros([], tf.float64))
-
-        def count(k: Any, losses: Any, samples: Any, loss_sums: Any, outcome: Any) -> Any:
-            loss, n_global = outcome
-            first_loss = first_local(strategy, loss)
-            loss_sums = strategy.run(_add_weighted, args=(loss_sums, loss, n_global))
-            samples = _write(samples, k, first_local(strategy, n_global))
-            finite = tf.math.is_finite(first_loss) if training else tf.constant(True)
-            return k + 1, finite, _write(losses, k, first_loss), samples, loss_sums
-
-        def end(k: Any, losses: Any, samples: Any, loss_sums: Any, wishes: tf.Tensor) -> Any:
-            return k, losses, samples, first_local(strategy, strategy.run(exchange, args=(loss_sums, wishes)))
-
-        def run_block(iterator: Any, wishes: tf.Tensor) -> Any:
-            k, finite, losses, samples, loss_sums = start()
-            block = iterator.get_next()
-            while k < first_local(strategy, block["steps"]) and finite:
-                outcome = strategy.run(step_of_block, args=(block, k))
-                k, finite, losses, samples, loss_sums = count(k, losses, samples, loss_sums, outcome)
-            return end(k, losses, samples, loss_sums, wishes)
-
-        def run_batches(iterator: Any, wishes: tf.Tensor) -> Any:
-            k, finite, losses, samples, loss_sums = start()
-            while k < steps_per_execution and finite:
-                batch = iterator.get_next_as_optional()
-                if not batch.has_value():
-                    break
-                outcome = strategy.run(step_of_batch, args=(batch.get_value(),))
-                k, finite, losses, samples, loss_sums = count(k, losses, samples, loss_sums, outcome)
-            return end(k, losses, samples, loss_sums, wishes)
-
-        run = run_batches if feed is None else run_block
-        if feed is not None and training and why_not(model, strategy, reducer) is None:
-            local_step = LocalStep(model, strategy, reducer, feed.gather, jit_compile=self.jit_compile)
-
-            def run_local_block(iterator: Any, wishes: tf.Tensor) -> Any:
-                k, finite, losses, samples, loss_sums = start()
-                block = first_local(strategy, iterator.get_next())
-                while k < block["steps"] and finite:
-                    loss = local_step.step(block, k)
-                    losses, samples = _write(losses, k, loss), _write(samples, k, block["n_global"][k])
-                    k, finite = k + 1, tf.math.is_finite(loss)
-                return end(k, losses, samples, loss_sums, wishes)
-
-            run, replica_step = run_local_block, local_step.replica_step
-        compiled = run if model.run_eagerly else tf.function(run, reduce_retracing=True)
-
-        def execute(iterator: Any, wishes: list[float]) -> Any:
-            try:
-                return compiled(iterator, tf.constant(wishes, tf.float64))
-            except Exception:
-                if replica_step.refused is not None:
-                    raise replica_step.refused from None
-                raise
-
-        return execute
+        execution = Execution(
+            self.model,
+            self.strategy,
+            self.reducer,
+            self._metric_variables(),
+            training=training,
+            jit_compile=self.jit_compile,
+            autograph=self.autograph,
+        )
+        return execution.build(feed)
 
     def _result(self, state: Any) -> dict[str, float]:
         """The running loss and metrics over all replicas, from their exchanged state."""
@@ -324,14 +241,6 @@ def _check_iterator(iterator: Any) -> None:
             where="model.train_on_batch(…)",
             hint="use fit and evaluate with a data set",
         )
-
-
-def _add_weighted(total: tf.Tensor, loss: tf.Tensor, n_global: tf.Tensor) -> tf.Tensor:
-    return total + loss * tf.cast(n_global, tf.float64)
-
-
-def _write(vector: tf.Tensor, k: tf.Tensor, value: Any) -> tf.Tensor:
-    return tf.tensor_scatter_nd_update(vector, [[k]], [tf.cast(value, tf.float64)])
 
 
 def _flat_logs(name: str, value: Any) -> dict[str, Any]:

@@ -46,6 +46,7 @@ class LocalStep:
         reducer: How to sum over workers.
         gather: Makes a batch ``(x, y)`` of sample numbers [P].
         jit_compile: Compile forward and backward, and apply, with XLA.
+        autograph: Rewrite Python's control flow over tensors.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class LocalStep:
         gather: Callable[[tf.Tensor], Any],
         *,
         jit_compile: bool,
+        autograph: bool,
     ) -> None:
         self._model = model
         self._strategy = strategy
@@ -63,8 +65,8 @@ class LocalStep:
         self._gather = gather
         self.replica_step = ReplicaStep(model, reducer)
         self._variables = model.trainable_weights
-        self._forward_backward = tf.function(self._run_forward_backward, jit_compile=jit_compile)
-        self._apply = tf.function(self._run_apply, jit_compile=jit_compile)
+        self._forward_backward = tf.function(self._run_forward_backward, jit_compile=jit_compile, autograph=autograph)
+        self._apply = tf.function(self._run_apply, jit_compile=jit_compile, autograph=autograph)
 
     def step(self, block: Any, k: tf.Tensor) -> tf.Tensor:
         """Run step ``k`` of a block (call in cross-replica context, inside a ``tf.function``).

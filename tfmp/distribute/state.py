@@ -61,7 +61,7 @@ def read_together(strategy: tf.distribute.Strategy, variables: Iterable[Any]) ->
     if spread:
         reducer = Reducer(strategy.num_replicas_in_sync)
 
-        @tf.function
+        @tf.function(autograph=False)
         def gather() -> tf.Tensor:
             return strategy.run(lambda: summed_state(spread, tf.zeros([0], tf.float64), reducer))
 
@@ -90,7 +90,7 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
         (gathered,) = Reducer(replicas).sum([rows])
         return gathered
 
-    compiled = tf.function(lambda: strategy.run(one))
+    compiled = tf.function(lambda: strategy.run(one), autograph=False)
 
     def gather() -> list[npt.NDArray[Any]]:
         if not variables:

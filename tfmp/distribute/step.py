@@ -196,9 +196,12 @@ class ReplicaStep:
         def real_rows(value: Any) -> Any:
             return keras.tree.map_structure(lambda one: None if one is None else one[:n_local], value)
 
-        # Metrics see the real rows only, so that those without sample weights are exact too. A replica may have none.
-        if tf.greater(n_local, 0):
+        def update() -> tf.Tensor:
             model.compute_metrics(real_rows(x), real_rows(y), real_rows(y_pred), sample_weight=real_rows(sample_weight))
+            return tf.constant(0)
+
+        # Metrics see the real rows only, so that those without sample weights are exact too. A replica may have none.
+        tf.cond(tf.greater(n_local, 0), update, lambda: tf.constant(0))
 
 
 def combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: Any) -> Any:

@@ -141,6 +141,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             feed=feed,
             validation_feed=validation_feed,
             jit_compile=task.jit_compile,
+            autograph=config.model.factory is not None,
             reducer=reducer,
             control=control,
         )
@@ -269,7 +270,7 @@ def _leave_together(strategy: Any) -> None:
     """
     import tensorflow as tf
 
-    @tf.function
+    @tf.function(autograph=False)
     def meet() -> Any:
         def one() -> Any:
             context = tf.distribute.get_replica_context()

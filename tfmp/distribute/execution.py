@@ -1,0 +1,187 @@
+"""One execution: up to ``steps_per_execution`` steps and what all replicas exchange at their end, as one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from tfmp.distribute.collective import Reducer
+from tfmp.distribute.local_step import LocalStep, why_not
+from tfmp.distribute.state import summed_state
+from tfmp.distribute.step import ReplicaStep
+from tfmp.distribute.strategy import first_local
+
+Run = Callable[[Any, tf.Tensor], Any]
+
+
+class IndexedFeed(Protocol):
+    """A source of batches that are gathered inside the step (see :class:`tfmp.data.feed.Feed`).
+
+    Its data set yields, for each local replica in turn, one block for an execution of up to K steps: ``index``
+    int32 [K, P], ``n_local`` int32 [K], ``n_global`` int32 [K] and ``steps`` int32 [].
+    """
+
+    def batch_spec(self) -> Any:
+        """Specs of one replica's ``(x, y)``, as the model sees them."""
+
+    def gather(self, index: tf.Tensor) -> Any:
+        """The batch ``(x, y)`` of the sample numbers ``index`` [P]."""
+
+
+class Execution:
+    """Builds the executions of one model.
+
+    Args:
+        model: A compiled Keras model, built under ``strategy``.
+        strategy: Its strategy.
+        reducer: How to sum over replicas.
+        metric_variables: The variables whose values all replicas exchange.
+        training: Whether the steps train, or evaluate.
+        jit_compile: Whether to compile with XLA.
+        autograph: Whether Python's ``if`` and ``while`` over tensors are rewritten, as code of the user's may need.
+            Rewriting tfmp's own functions takes about a second.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        strategy: tf.distribute.Strategy,
+        reducer: Reducer,
+        metric_variables: list[Any],
+        *,
+        training: bool,
+        jit_compile: bool,
+        autograph: bool,
+    ) -> None:
+        self._model = model
+        self._strategy = strategy
+        self._reducer = reducer
+        self._metric_variables = metric_variables
+        self._training = training
+        self._jit_compile = jit_compile
+        self._autograph = autograph
+        self._replica_step = ReplicaStep(model, reducer, jit_compile=jit_compile)
+        self._step = self._replica_step.train if training else self._replica_step.evaluate
+
+    def build(self, feed: IndexedFeed | None) -> Callable[[Any, list[float]], Any]:
+        """A function of the iterator and this worker's wishes.
+
+        It returns the number of steps done, each step's loss (float64 [K]; training: over the global batch), each
+        step's samples (float64 [K]) and, as one float64 vector, the metric state of all replicas, the sums of all
+        workers' wishes and the sum of loss times samples.
+        """
+        run = self._of_batches() if feed is None else self._of_blocks(feed)
+        autograph = self._autograph or feed is None
+        compiled = run if self._model.run_eagerly else tf.function(run, reduce_retracing=True, autograph=autograph)
+
+        def execute(iterator: Any, wishes: list[float]) -> Any:
+            try:
+                return compiled(iterator, tf.constant(wishes, tf.float64))
+            except Exception:
+                if self._replica_step.refused is not None:
+                    raise self._replica_step.refused from None
+                raise
+
+        return execute
+
+    def _of_batches(self) -> Run:
+        steps_per_execution = self._model.steps_per_execution
+
+        def step(batch: Any) -> Any:
+            return self._step(batch, None, None)
+
+        def run(iterator: Any, wishes: tf.Tensor) -> Any:
+            k, finite, losses, samples, loss_sums = self._start()
+            while k < steps_per_execution and finite:
+                batch = iterator.get_next_as_optional()
+                if not batch.has_value():
+                    break
+                outcome = self._strategy.run(step, args=(batch.get_value(),))
+                k, finite, losses, samples, loss_sums = self._count(k, losses, samples, loss_sums, outcome)
+            return self._end(k, losses, samples, loss_sums, wishes)
+
+        return run
+
+    def _of_blocks(self, feed: IndexedFeed) -> Run:
+        strategy = self._strategy
+        if self._training and why_not(self._model, strategy, self._reducer) is None:
+            return self._of_local_blocks(feed)
+
+        def step(block: Any, k: tf.Tensor) -> Any:
+            batch = feed.gather(tf.gather(block["index"], k))
+            return self._step(batch, tf.gather(block["n_local"], k), tf.gather(block["n_global"], k))
+
+        def run(iterator: Any, wishes: tf.Tensor) -> Any:
+            block = iterator.get_next()
+            steps = first_local(strategy, block["steps"])
+
+            def goes_on(k: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
+                return (k < steps) & finite
+
+            def body(k: tf.Tensor, _: tf.Tensor, losses: Any, samples: Any, loss_sums: Any) -> Any:
+                return self._count(k, losses, samples, loss_sums, strategy.run(step, args=(block, k)))
+
+            k, _, losses, samples, loss_sums = tf.while_loop(goes_on, body, self._start(), parallel_iterations=1)
+            return self._end(k, losses, samples, loss_sums, wishes)
+
+        return run
+
+    def _of_local_blocks(self, feed: IndexedFeed) -> Run:
+        step = LocalStep(
+            self._model,
+            self._strategy,
+            self._reducer,
+            feed.gather,
+            jit_compile=self._jit_compile,
+            autograph=self._autograph,
+        )
+        self._replica_step = step.replica_step
+
+        def run(iterator: Any, wishes: tf.Tensor) -> Any:
+            block = first_local(self._strategy, iterator.get_next())
+            loss_sums = self._start()[-1]
+
+            def goes_on(k: tf.Tensor, finite: tf.Tensor, _: Any) -> tf.Tensor:
+                return (k < block["steps"]) & finite
+
+            def body(k: tf.Tensor, _: tf.Tensor, losses: tf.Tensor) -> Any:
+                loss = step.step(block, k)
+                return k + 1, tf.math.is_finite(loss), _write(losses, k, loss)
+
+            none = tf.zeros([self._model.steps_per_execution], tf.float64)
+            start = (tf.constant(0), tf.constant(True), none)
+            k, _, losses = tf.while_loop(goes_on, body, start, parallel_iterations=1)
+            return self._end(k, losses, tf.cast(block["n_global"], tf.float64), loss_sums, wishes)
+
+        return run
+
+    def _start(self) -> Any:
+        none = tf.zeros([self._model.steps_per_execution], tf.float64)
+        zero = self._strategy.run(lambda: tf.zeros([], tf.float64))
+        return tf.constant(0), tf.constant(True), none, none, zero
+
+    def _count(self, k: Any, losses: Any, samples: Any, loss_sums: Any, outcome: Any) -> Any:
+        strategy = self._strategy
+        loss, n_global = outcome
+        first_loss = first_local(strategy, loss)
+        loss_sums = strategy.run(_add_weighted, args=(loss_sums, loss, n_global))
+        samples = _write(samples, k, first_local(strategy, n_global))
+        finite = tf.math.is_finite(first_loss) if self._training else tf.constant(True)
+        return k + 1, finite, _write(losses, k, first_loss), samples, loss_sums
+
+    def _end(self, k: Any, losses: Any, samples: Any, loss_sums: Any, wishes: tf.Tensor) -> Any:
+        def exchange(local_loss_sum: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
+            return summed_state(self._metric_variables, tf.concat([wishes, [local_loss_sum]], 0), self._reducer)
+
+        state = self._strategy.run(exchange, args=(loss_sums, wishes))
+        return k, losses, samples, first_local(self._strategy, state)
+
+
+def _add_weighted(total: tf.Tensor, loss: tf.Tensor, n_global: tf.Tensor) -> tf.Tensor:
+    return total + loss * tf.cast(n_global, tf.float64)
+
+
+def _write(vector: tf.Tensor, k: tf.Tensor, value: Any) -> tf.Tensor:
+    return tf.tensor_scatter_nd_update(vector, [[k]], [tf.cast(value, tf.float64)])
