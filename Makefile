@@ -1,12 +1,13 @@
 # make train   everything on a fresh machine with Python and make: a virtual environment, the install, the main job
 # make test    the same, and all tests with lint and types
+# make bench   all benchmarks, on an otherwise idle machine: benchmarks/RESULTS.md (TORCH=python of another environment, for PyTorch)
 
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: train test test-deploy unit soak lint format docs clean
+.PHONY: train test test-deploy unit soak bench lint format docs clean
 
 train: $(VENV)/installed
 	$(BIN)/tfmp train configs/mnist.yaml
@@ -23,6 +24,9 @@ unit: $(VENV)/installed-test
 
 soak: $(VENV)/installed-test
 	$(BIN)/python -m tests.soak
+
+bench: $(VENV)/installed-test
+	$(BIN)/python benchmarks/results.py $(if $(TORCH),--torch-python $(TORCH))
 
 lint: $(VENV)/installed-test
 	$(BIN)/python -m ruff check .
