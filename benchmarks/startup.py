@@ -1,4 +1,4 @@
-"""From Enter: seconds to the first step and to an accuracy, and the memory of the processes, beside one worker and Keras.
+"""From Enter: seconds to the first step and to an accuracy, and the memory, beside one worker and Keras.
 
     python benchmarks/startup.py [--rounds 5] [--accuracy 0.975]
 

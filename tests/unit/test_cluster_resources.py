@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tfmp.cluster.numa import numa_nodes
 from tfmp.cluster.proxy import no_proxy_env
 from tfmp.cluster.resources import (
     affinity_cpus,
@@ -122,6 +123,25 @@ def test_workers_are_pinned_only_beyond_one_a_core() -> None:
     assert cpu_sets(4, 4) == (None, None, None, None)
     assert cpu_sets(2, 3) == (frozenset({0}), frozenset({1}), frozenset({0}))
     assert cpu_sets(2, 3, cpus=(4, 7)) == (frozenset({4}), frozenset({7}), frozenset({4}))
+
+
+def test_workers_stay_on_their_numa_node_in_proportion_to_its_cpus(tmp_path: Path) -> None:
+    folder = tmp_path / "sys/devices/system/node"
+    for number, text in ((0, "0-3,8-11\n"), (1, "4-7\n"), (2, "\n"), (10, "12-13")):
+        (folder / f"node{number}").mkdir(parents=True)
+        (folder / f"node{number}" / "cpulist").write_text(text)
+    (folder / "online").write_text("0-2")
+    first, second = frozenset({0, 1, 2, 3, 8, 9, 10, 11}), frozenset({4, 5, 6, 7})
+    assert numa_nodes(range(12), tmp_path) == (first, second)
+    assert numa_nodes((5, 12, 13), tmp_path) == (frozenset({5}), frozenset({12, 13}))
+    assert numa_nodes((0, 1), tmp_path / "nowhere") == ()
+    assert cpu_sets(12, 3, range(12), (first, second)) == (first, first, second)
+    assert cpu_sets(12, 6, range(12), (first, second)) == (first,) * 4 + (second,) * 2
+    assert cpu_sets(12, 12, range(12), (first, second)).count(second) == 4
+    assert cpu_sets(12, 1, range(12), (first, second)) == (None,), "fewer workers than nodes: each may want more CPUs"
+    assert cpu_sets(8, 2, range(8), (first,)) == (None, None)
+    assert cpu_sets(2, 2, range(12), (first, second)) == (None, None), "a quota is the limit"
+    assert cpu_sets(12, 24, range(12), (first, second))[:2] == (frozenset({0}), frozenset({1}))
 
 
 def test_under_a_quota_nobody_is_pinned() -> None:

@@ -40,6 +40,7 @@ class PlanInput:
         collective: ``auto``, ``shm``, ``hierarchical``, ``ring`` or ``nccl``.
         gpus: Visible GPUs, by the names that CUDA_VISIBLE_DEVICES knows.
         cpus: Numbers of the CPUs that may be used; ``None`` for 0..cores-1.
+        numa_nodes: The usable CPUs of each NUMA node.
         environ: The environment that the workers inherit.
         threads_per_worker: ``None``: cores over local workers.
         epochs: Epochs, for the description.
@@ -63,6 +64,7 @@ class PlanInput:
     collective: Literal["auto", "shm", "hierarchical", "ring", "nccl"] = "auto"
     gpus: tuple[str, ...] = ()
     cpus: tuple[int, ...] | None = None
+    numa_nodes: tuple[frozenset[int], ...] = ()
     environ: Mapping[str, str] = field(default_factory=dict)
     threads_per_worker: int | None = None
     epochs: int = 1
@@ -272,7 +274,7 @@ def _workers(
         shared_env |= no_proxy_env(inputs.environ, cluster.hosts)
     if hide_gpus and inputs.gpus:
         shared_env[GPU_VARIABLE] = ""
-    pins = cpu_sets(inputs.cores, len(local_ranks), inputs.cpus)
+    pins = cpu_sets(inputs.cores, len(local_ranks), inputs.cpus, inputs.numa_nodes)
     workers = []
     for rank in range(cluster.size if cluster else 1):
         task_type, task_index = cluster.task(rank) if cluster else ("worker", 0)

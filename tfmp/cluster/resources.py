@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from tfmp.cluster.numa import spread_over_nodes
 from tfmp.errors import UsageError
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
@@ -104,21 +105,26 @@ def oversubscribed(cores: int, workers: int) -> str | None:
     return f"{workers} workers share {cores} {'core' if cores == 1 else 'cores'}: they will take turns, not run faster"
 
 
-def cpu_sets(cores: int, workers: int, cpus: Sequence[int] | None = None) -> tuple[frozenset[int] | None, ...]:
+def cpu_sets(
+    cores: int, workers: int, cpus: Sequence[int] | None = None, nodes: Sequence[frozenset[int]] = ()
+) -> tuple[frozenset[int] | None, ...]:
     """Return the CPUs that each local worker is pinned to; ``None`` leaves it to the scheduler.
 
-    Up to one worker a core the scheduler places better than a pin. Beyond, worker i runs on CPU i modulo cores, so that
-    none moves. Where a quota, not the CPU set, is the limit, nobody is pinned: other groups' pins would fall on the
-    same first CPUs.
+    Up to one worker a core the scheduler places better than a pin, within the worker's NUMA node. Beyond, worker i
+    runs on CPU i modulo cores, so that none moves. Where a quota, not the CPU set, is the limit, nobody is pinned:
+    other groups' pins would fall on the same first CPUs.
 
     Args:
         cores: What :func:`available_cores` says.
         workers: Number of workers on this machine.
         cpus: Numbers of the allowed CPUs; ``None`` for 0..cores-1.
+        nodes: The allowed CPUs of each NUMA node.
     """
     allowed = tuple(range(cores)) if cpus is None else tuple(cpus)
-    if workers <= cores or len(allowed) > cores:
+    if len(allowed) > cores:
         return (None,) * workers
+    if workers <= cores:
+        return spread_over_nodes(workers, nodes)
     return tuple(frozenset({allowed[worker % len(allowed)]}) for worker in range(workers))
 
 

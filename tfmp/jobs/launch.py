@@ -123,7 +123,7 @@ def _specs(
     workers = options.workers
     cluster = ClusterSpec.local(_HOST, ports)
     shared_env = thread_env(available_cores(), workers, machine.environ) | no_proxy_env(machine.environ, [_HOST])
-    pins = cpu_sets(machine.cores, workers, machine.cpus)
+    pins = cpu_sets(machine.cores, workers, machine.cpus, machine.numa_nodes)
     specs = []
     for rank in range(workers):
         env = {

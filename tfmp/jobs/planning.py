@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from tfmp.cluster.numa import numa_nodes
 from tfmp.cluster.plan import Plan, PlanInput, make_plan
 from tfmp.cluster.resources import affinity_cpus, available_cores, visible_gpus
 from tfmp.errors import UsageError
@@ -30,11 +31,13 @@ class Machine:
     cpus: tuple[int, ...]
     gpus: tuple[str, ...]
     environ: Mapping[str, str]
+    numa_nodes: tuple[frozenset[int], ...] = ()
 
     @classmethod
     def here(cls) -> Machine:
         """The machine this process runs on, as far as it may be used."""
-        return cls(available_cores(), affinity_cpus(), visible_gpus(os.environ), dict(os.environ))
+        cpus = affinity_cpus()
+        return cls(available_cores(), cpus, visible_gpus(os.environ), dict(os.environ), numa_nodes(cpus))
 
 
 def local_port_count(config: RunConfig) -> int:
@@ -92,6 +95,7 @@ def _inputs(config: RunConfig, header: DatasetHeader, machine: Machine) -> PlanI
         collective=cluster.collective,
         gpus=machine.gpus,
         cpus=machine.cpus,
+        numa_nodes=machine.numa_nodes,
         environ=machine.environ,
         threads_per_worker=cluster.threads_per_worker,
         epochs=training.epochs,

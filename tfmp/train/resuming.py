@@ -10,11 +10,10 @@ from typing import Any
 
 import keras
 
-from tfmp.checkpoints import Checkpoint, save_checkpoint
+from tfmp.checkpoints import Checkpoint
 from tfmp.distribute.control import FitControl
 from tfmp.train.snapshot import Snapshots
-
-Send = Callable[[Mapping[str, Any]], None]
+from tfmp.train.writing import CheckpointWriter, Send
 
 #: What Keras's own callbacks remember from epoch to epoch, by class name.
 _REMEMBERED = {
@@ -49,7 +48,7 @@ class CheckpointPolicy:
 class Checkpoints(keras.callbacks.Callback):
     """Saves after every epoch, every so many seconds, and when the workers have agreed to. The last of the callbacks.
 
-    Every worker reads its replicas' state, the chief writes. A disk that is full costs the checkpoint, not the run.
+    Every worker reads its replicas' state, the chief writes, while the training goes on.
     """
 
     def __init__(
@@ -66,6 +65,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._policy = policy
         self._control = control
         self._send = send
+        self._writer = CheckpointWriter(policy.folder, send)
         self._steps_per_epoch = steps_per_epoch
         self._clock = clock
         self._saved_s = clock()
@@ -91,6 +91,7 @@ class Checkpoints(keras.callbacks.Callback):
         if control.save_agreed or control.stop_agreed:
             self._save(self._epoch, control.steps)
         if control.stop_agreed:
+            self.finish()
             raise StopAgreed
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -109,13 +110,11 @@ class Checkpoints(keras.callbacks.Callback):
         checkpoint = Checkpoint(epoch, step, self._steps_per_epoch, arrays, {**policy.facts, **loop.facts(step)})
         told = {"epoch": epoch, "step": step, "global_step": checkpoint.global_step}
         self._send({"event": "saving", **told})
-        try:
-            path = save_checkpoint(policy.folder, checkpoint)
-        except OSError as error:
-            self._send({"event": "checkpoint_failed", **told, "reason": error.strerror or str(error)})
-            return
-        seconds = time.perf_counter() - began
-        self._send({"event": "checkpoint", **told, "path": str(path), "seconds": seconds})
+        self._writer.write(checkpoint, began)
+
+    def finish(self) -> None:
+        """Wait until all that was saved is on the disk."""
+        self._writer.finish()
 
 
 class TrainingLoop(keras.callbacks.CallbackList):

@@ -173,7 +173,8 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         drills = Drills(list(task.drills), control, steps, folder.checkpoints)
         send = drills.watching(channel.send)
         callbacks.append(drills)
-    callbacks.append(Checkpoints(policy, control, send, steps_per_epoch=steps))
+    checkpoints = Checkpoints(policy, control, send, steps_per_epoch=steps)
+    callbacks.append(checkpoints)
     first_epoch, first_step = 0, 0
     if resume is not None:
         print(f"tfmp: worker {task.rank} resumes at {resume.describe()}", flush=True)
@@ -198,6 +199,8 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         channel.send({"event": "stopped", "asked": control.stop_wanted})
         _leave_together(strategy)
         raise SystemExit(EXIT_TERMINATED) from None
+    finally:
+        checkpoints.finish()
 
     state = read_state(model, strategy)
     digest = weights_sha256(weight_values(model, state))
