@@ -14,7 +14,7 @@ import argparse
 import sys
 
 from support import (
-    EPOCHS,
+    PEER_EPOCHS,
     Measure,
     has_torch,
     interleaved,
@@ -37,11 +37,11 @@ def contenders(batch: int, torch_python: str | None) -> dict[str, Measure]:
         "the same step without communication": without_communication(batch),
         "tfmp, 1 worker on 1 core": tfmp(batch, *ONE_CORE),
         "tfmp, mirrored, 2 devices": tfmp(batch, "--strategy", "mirrored", "--devices", "2"),
-        "classic listing (Keras fit, 1 process)": program(sys.executable, "keras_fit.py", batch, EPOCHS[batch]),
+        "classic listing (Keras fit, 1 process)": program(sys.executable, "keras_fit.py", batch, PEER_EPOCHS[batch]),
     }
     if torch_python:
-        found["PyTorch, 1 process"] = program(torch_python, "torch_fit.py", 1, batch, EPOCHS[batch])
-        found["PyTorch DDP on Gloo, 2 processes"] = program(torch_python, "torch_fit.py", 2, batch, EPOCHS[batch])
+        found["PyTorch, 1 process"] = program(torch_python, "torch_fit.py", 1, batch, PEER_EPOCHS[batch])
+        found["PyTorch DDP on Gloo, 2 processes"] = program(torch_python, "torch_fit.py", 2, batch, PEER_EPOCHS[batch])
     return found
 
 

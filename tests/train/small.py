@@ -68,7 +68,7 @@ def train_bridged(
     epochs: int = 2,
     steps_per_execution: int = 4,
     callbacks: Any = None,
-    jit_compile: bool = False,
+    jit_compile: Any = False,
 ) -> tuple[Any, dict[str, list[float]]]:
     """The same through the bridge, on ``replicas`` replicas."""
     images, labels = samples()

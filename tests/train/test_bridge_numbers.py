@@ -48,8 +48,8 @@ def test_weights_losses_and_metrics_are_those_of_plain_keras(name: str, replicas
 
 
 @pytest.mark.parametrize("weighted", [True, False], ids=["fast step", "general step"])
-@pytest.mark.parametrize(("replicas", "jit_compile"), [(1, True), (1, False), (3, True)])
-def test_compiled_or_not_by_either_step_the_numbers_hold(replicas: int, jit_compile: bool, weighted: bool) -> None:
+@pytest.mark.parametrize(("replicas", "jit_compile"), [(1, True), (1, "apply"), (1, False), (3, True)])
+def test_compiled_or_not_by_either_step_the_numbers_hold(replicas: int, jit_compile: Any, weighted: bool) -> None:
     metrics = {"weighted_metrics" if weighted else "metrics": ["accuracy"], "metrics" if weighted else "_": None}
     metrics.pop("_", None)
     model, history = train_bridged(

@@ -179,8 +179,8 @@ class TrainingConfig(Section):
     )
     jit_compile: YesNo | None = Field(
         default=None,
-        description="Compile the step with XLA: faster steps, about a second later. null: for the built-in model in "
-        "runs of 4,000 steps or more.",
+        description="Compile the whole step with XLA. null: the optimizer's part of it, for the built-in model in runs "
+        "that are long enough to gain from it.",
     )
     validation_every: NonNegativeInt = Field(
         default=1, description="Epochs between validations. 0: only after the last epoch."

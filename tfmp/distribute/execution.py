@@ -8,10 +8,12 @@ from typing import Any, Protocol
 import tensorflow as tf
 
 from tfmp.distribute.collective import Reducer
-from tfmp.distribute.local_step import LocalStep, why_not
+from tfmp.distribute.local_step import Compiled, LocalStep, why_not
 from tfmp.distribute.state import summed_state
 from tfmp.distribute.step import ReplicaStep
 from tfmp.distribute.strategy import first_local
+
+__all__ = ["Compiled", "Execution", "IndexedFeed"]
 
 Run = Callable[[Any, tf.Tensor], Any]
 
@@ -39,7 +41,7 @@ class Execution:
         reducer: How to sum over replicas.
         metric_variables: The variables whose values all replicas exchange.
         training: Whether the steps train, or evaluate.
-        jit_compile: Whether to compile with XLA.
+        compiled: Which parts of a step XLA compiles.
         autograph: Whether Python's ``if`` and ``while`` over tensors are rewritten, as code of the user's may need.
             Rewriting tfmp's own functions takes about a second.
     """
@@ -52,7 +54,7 @@ class Execution:
         metric_variables: list[Any],
         *,
         training: bool,
-        jit_compile: bool,
+        compiled: Compiled,
         autograph: bool,
     ) -> None:
         self._model = model
@@ -60,9 +62,9 @@ class Execution:
         self._reducer = reducer
         self._metric_variables = metric_variables
         self._training = training
-        self._jit_compile = jit_compile
+        self._compiled = compiled
         self._autograph = autograph
-        self._replica_step = ReplicaStep(model, reducer, jit_compile=jit_compile)
+        self._replica_step = ReplicaStep(model, reducer, jit_compile=compiled == "all")
         self._step = self._replica_step.train if training else self._replica_step.evaluate
 
     def build(self, feed: IndexedFeed | None) -> Callable[[Any, list[float]], Any]:
@@ -134,7 +136,7 @@ class Execution:
             self._strategy,
             self._reducer,
             feed.gather,
-            jit_compile=self._jit_compile,
+            compiled=self._compiled,
             autograph=self._autograph,
         )
         self._replica_step = step.replica_step

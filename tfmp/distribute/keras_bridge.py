@@ -22,7 +22,7 @@ import tensorflow as tf
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.collective import Reducer
 from tfmp.distribute.control import WISHES, FitControl
-from tfmp.distribute.execution import Execution, IndexedFeed
+from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
 from tfmp.distribute.state import decorrelate_seeds, split_state
 from tfmp.errors import TfmpError
 
@@ -36,7 +36,7 @@ def bridge(
     *,
     feed: IndexedFeed | None = None,
     validation_feed: IndexedFeed | None = None,
-    jit_compile: bool = False,
+    jit_compile: bool | Compiled = False,
     autograph: bool = True,
     reducer: Reducer | None = None,
     control: FitControl | None = None,
@@ -55,7 +55,8 @@ def bridge(
         model: A compiled Keras model, built under ``strategy.scope()``.
         feed: Where batches of ``fit`` are gathered inside the step, as tfmp does. ``None``: the data set holds them.
         validation_feed: The same for ``evaluate``.
-        jit_compile: Compile forward and backward (not the exchange) with XLA.
+        jit_compile: Compile with XLA: forward, backward and apply (``True`` or ``"all"``), apply alone (``"apply"``,
+            where the fast step can be used), or nothing. Never the exchange.
         autograph: Rewrite Python's ``if`` and ``while`` over tensors. Only a model of Keras's own layers, losses and
             metrics can do without, which saves about a second at the start.
         reducer: How to sum over replicas. ``None``: with TensorFlow's collectives.
@@ -91,7 +92,8 @@ def bridge(
             hint="override compute_loss or compute_metrics instead",
         )
     reducer = reducer or Reducer(model._distribute_strategy.num_replicas_in_sync)
-    _Bridge(model, feed, validation_feed, jit_compile, autograph, reducer, control or FitControl()).install()
+    compiled = jit_compile if isinstance(jit_compile, str) else "all" if jit_compile else "none"
+    _Bridge(model, feed, validation_feed, compiled, autograph, reducer, control or FitControl()).install()
     return model
 
 
@@ -103,7 +105,7 @@ class _Bridge:
         model: Any,
         feed: IndexedFeed | None,
         validation_feed: IndexedFeed | None,
-        jit_compile: bool,
+        compiled: Compiled,
         autograph: bool,
         reducer: Reducer,
         control: FitControl,
@@ -112,7 +114,7 @@ class _Bridge:
         self.strategy: tf.distribute.Strategy = model._distribute_strategy
         self.feed = feed
         self.validation_feed = validation_feed
-        self.jit_compile = jit_compile
+        self.compiled = compiled
         self.autograph = autograph
         self.reducer = reducer
         self.control = control
@@ -215,7 +217,7 @@ class _Bridge:
             self.reducer,
             self._metric_variables(),
             training=training,
-            jit_compile=self.jit_compile,
+            compiled=self.compiled,
             autograph=self.autograph,
         )
         return execution.build(feed)

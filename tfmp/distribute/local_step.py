@@ -1,8 +1,9 @@
-"""The fast step of a worker that has a single replica: three functions, two of them compiled.
+"""The fast step of a worker that has a single replica: forward and backward, sum, apply.
 
-An execution is one ``tf.function``: a loop of *forward and backward* (compiled with XLA: gather, cast, forward, loss,
-backward, metrics, and the flat vector of all gradients with the loss riding at its end), *sum* over the workers, and
-*apply* (compiled again). Weights change at the end of a step, so callbacks and checkpoints see whole steps.
+*Forward and backward* gathers a batch, casts it, updates the metrics and makes one flat vector of all gradients, with
+the loss riding at its end; *sum* adds the workers' vectors; *apply* is the optimizer's update. Weights change at the
+end of a step, so callbacks and checkpoints see whole steps. XLA compiles *apply*, which then is one pass over memory
+in place of ten, or both functions, or neither.
 
 It needs dense gradients of one type and metrics that take sample weights; :func:`why_not` says what is in the way.
 """
@@ -10,7 +11,7 @@ It needs dense gradients of one type and metrics that take sample weights; :func
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import tensorflow as tf
@@ -18,6 +19,8 @@ import tensorflow as tf
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.collective import Reducer
 from tfmp.distribute.step import ReplicaStep, combine_weights
+
+Compiled = Literal["none", "apply", "all"]
 
 
 def why_not(model: Any, strategy: tf.distribute.Strategy, reducer: Reducer) -> str | None:
@@ -45,7 +48,7 @@ class LocalStep:
         strategy: Its strategy, with one local device.
         reducer: How to sum over workers.
         gather: Makes a batch ``(x, y)`` of sample numbers [P].
-        jit_compile: Compile forward and backward, and apply, with XLA.
+        compiled: What XLA compiles: ``all``, ``apply`` alone, or ``none``.
         autograph: Rewrite Python's control flow over tensors.
     """
 
@@ -56,7 +59,7 @@ class LocalStep:
         reducer: Reducer,
         gather: Callable[[tf.Tensor], Any],
         *,
-        jit_compile: bool,
+        compiled: Compiled,
         autograph: bool,
     ) -> None:
         self._model = model
@@ -65,8 +68,10 @@ class LocalStep:
         self._gather = gather
         self.replica_step = ReplicaStep(model, reducer)
         self._variables = model.trainable_weights
-        self._forward_backward = tf.function(self._run_forward_backward, jit_compile=jit_compile, autograph=autograph)
-        self._apply = tf.function(self._run_apply, jit_compile=jit_compile, autograph=autograph)
+        self._forward_backward = tf.function(
+            self._run_forward_backward, jit_compile=compiled == "all", autograph=autograph
+        )
+        self._apply = tf.function(self._run_apply, jit_compile=compiled != "none", autograph=autograph)
 
     def step(self, block: Any, k: tf.Tensor) -> tf.Tensor:
         """Run step ``k`` of a block (call in cross-replica context, inside a ``tf.function``).

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tfmp.cluster.numa import numa_nodes
 from tfmp.cluster.plan import Plan, PlanInput, make_plan
@@ -15,12 +17,12 @@ from tfmp.errors import UsageError
 if TYPE_CHECKING:
     from tfmp.cluster.spec import ClusterSpec
     from tfmp.config import RunConfig
-    from tfmp.data.entry import DatasetHeader
+    from tfmp.data.entry import CachedDataset, DatasetHeader
     from tfmp.jobs.meeting import Meeting
 
 
-#: From so many steps on, compiling pays for itself (see :func:`compiles`).
-COMPILE_FROM_STEPS = 4000
+#: From so many updated parameters on, over all steps, compiling pays for itself (see :func:`compiled_parts`).
+COMPILE_FROM_UPDATES = 600_000_000
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,26 @@ def _inputs(config: RunConfig, header: DatasetHeader, machine: Machine) -> PlanI
     )
 
 
-def compiles(config: RunConfig, plan: Plan) -> bool:
-    """Whether the step is compiled with XLA. A function of configuration and plan alone: it changes bits of the result.
+def compiled_parts(config: RunConfig, plan: Plan, header: DatasetHeader) -> Literal["none", "apply", "all"]:
+    """Which parts of a step are compiled with XLA, by a rule that pays. A function of what all workers know alone: it
+    changes bits of the result.
 
-    Two workers on two cores, global batch 256: a compiled step is 0.3 ms faster, and compiling takes about 1 s.
+    On CPUs (`benchmarks/step.py`) a compiled *apply* saves 0.6 ns a parameter and step, and costs 0.35 s at the start;
+    a compiled *forward and backward* is no faster at 16 rows and slower at 128.
     """
     if config.training.jit_compile is not None:
-        return config.training.jit_compile
-    steps = plan.epochs * plan.batch.steps_per_epoch
-    return steps >= COMPILE_FROM_STEPS and config.model.factory is None and plan.strategy == "multi-worker"
+        return "all" if config.training.jit_compile else "none"
+    if config.model.factory is not None or plan.strategy != "multi-worker" or plan.device != "cpu":
+        return "none"
+    updates = plan.epochs * plan.batch.steps_per_epoch * count_parameters(config, header)
+    return "apply" if updates >= COMPILE_FROM_UPDATES else "none"
+
+
+def count_parameters(config: RunConfig, header: DatasetHeader) -> int:
+    """Trainable parameters of the built-in MLP."""
+    widths = [math.prod(header.image_shape), *config.model.units, header.classes]
+    normalized = 2 * sum(config.model.units) if config.model.batch_normalization else 0
+    return sum(a * b + b for a, b in itertools.pairwise(widths)) + normalized
 
 
 def worker_payload(
@@ -121,7 +134,7 @@ def worker_payload(
     plan: Plan,
     rank: int,
     run_dir: str,
-    data_header: str,
+    dataset: CachedDataset,
     *,
     meeting: Meeting | None,
     resume: str | None,
@@ -130,7 +143,7 @@ def worker_payload(
     worker = plan.workers[rank]
     return {
         "run_dir": run_dir,
-        "data_header": data_header,
+        "data_header": str(dataset.path),
         "rank": rank,
         "replicas": plan.replicas,
         "first_replica": sum(other.replicas for other in plan.workers[:rank]),
@@ -139,7 +152,7 @@ def worker_payload(
         "collective": plan.collective.name,
         "steps_per_epoch": plan.batch.steps_per_epoch,
         "steps_per_execution": plan.batch.steps_per_execution,
-        "jit_compile": compiles(config, plan),
+        "compiled": compiled_parts(config, plan, dataset.header),
         "meeting": meeting.of(rank, plan) if meeting else None,
         "resume": resume,
     }

@@ -325,7 +325,7 @@ class Run:
                 log_path=folder.log(self.number, worker.rank),
                 target="tfmp.train.worker:main",
                 payload=worker_payload(
-                    self._config, plan, worker.rank, run_dir, str(self._dataset.path), meeting=meeting, resume=resume
+                    self._config, plan, worker.rank, run_dir, self._dataset, meeting=meeting, resume=resume
                 )
                 | {"drills": [one.to_json() for one in drills if one.rank == worker.rank]},
                 cpus=worker.cpus,

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tfmp.checkpoints import load_checkpoint
 from tfmp.cluster.resources import available_cores
@@ -46,7 +46,7 @@ class WorkerTask:
         local_replicas: Replicas of this worker.
         gpus: Whether the replicas are GPUs.
         collective: How gradients are summed over workers.
-        jit_compile: Whether the step is compiled with XLA.
+        compiled: Which parts of the step are compiled with XLA: ``none``, ``apply`` or ``all``.
         meeting: Where this host's workers meet to share memory (see :meth:`tfmp.jobs.meeting.Meeting.of`), if they do.
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
@@ -64,7 +64,7 @@ class WorkerTask:
     collective: str
     steps_per_epoch: int
     steps_per_execution: int
-    jit_compile: bool
+    compiled: Literal["none", "apply", "all"]
     meeting: Mapping[str, Any] | None = None
     resume: str | None = None
     drills: tuple[dict[str, Any], ...] = ()
@@ -118,7 +118,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             collective="nccl" if task.collective == "nccl" else "ring",
         )
     )
-    if task.jit_compile and not task.gpus:
+    if task.compiled != "none" and not task.gpus:
         compute_in_order()
     if task.gpus:
         # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
@@ -140,7 +140,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             model,
             feed=feed,
             validation_feed=validation_feed,
-            jit_compile=task.jit_compile,
+            jit_compile=task.compiled,
             autograph=config.model.factory is not None,
             reducer=reducer,
             control=control,
