@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("tfmp.cli.train", "Train here: N worker processes, or one process on several devices."),
     "worker": ("tfmp.cli.worker", "Be one worker of a cluster of several hosts."),
     "evaluate": ("tfmp.cli.evaluate", "Evaluate a run's trained model on its test set."),
+    "bench": ("tfmp.cli.bench", "Measure how training scales on this machine, and advise."),
     "launch": ("tfmp.cli.launch", "Run any program N times as one supervised cluster."),
 }
 
