@@ -19,7 +19,10 @@ def chosen(batch_size: int, **rates: tuple[float, ...]) -> Choice:
 def test_the_fastest_is_chosen_where_it_stands_out() -> None:
     choice = chosen(256, n1=(100, 101, 102), n2=(150, 152, 151), n4=(90, 91, 92))
     assert (choice.workers, choice.slower, choice.no_faster) == (2, (4,), ())
-    assert explain(choice) == "global batch 256: 2 workers, 1.50 (1.46 to 1.53) times 1 worker; 4 is slower here"
+    assert (
+        explain(choice)
+        == "global batch 256: 2 workers, 1.50 (1.46 to 1.53) times as fast as 1 worker; 4 is slower here"
+    )
     assert advise([choice]) == "2 workers; 4 is slower here"
 
 
@@ -32,8 +35,9 @@ def test_inside_the_noise_the_fewest_are_chosen_and_no_winner_is_called() -> Non
 def test_more_workers_than_needed_are_not_chosen() -> None:
     choice = chosen(256, n1=(100, 100, 100), n2=(180, 181, 182), n4=(181, 180, 182))
     assert (choice.workers, choice.no_faster) == (2, (4,))
-    assert explain(choice) == (
-        "global batch 256: 2 workers, 1.81 (1.79 to 1.83) times 1 worker; 4 is not faster beyond the noise"
+    assert explain(choice, "soonest at ") == (
+        "soonest at global batch 256: 2 workers, 1.81 (1.79 to 1.83) times as fast as 1 worker; "
+        "4 is not faster beyond the noise"
     )
 
 

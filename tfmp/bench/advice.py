@@ -59,15 +59,15 @@ def choose(batch_size: int, rates: Mapping[int, Rounds]) -> Choice | None:
     raise AssertionError("the fastest is beaten by none")
 
 
-def explain(choice: Choice) -> str:
-    """``global batch 256: 2 workers, 1.41 (1.31 to 1.52) times 1 worker; 4 is slower here``."""
-    place = f"global batch {choice.batch_size:,}"
+def explain(choice: Choice, prefix: str = "") -> str:
+    """``global batch 256: 2 workers, 1.41 (1.31 to 1.52) times as fast as 1 worker; 4 is slower here``."""
+    place = f"{prefix}global batch {choice.batch_size:,}"
     if choice.workers is None:
         return f"{place}: no choice: from one round, noise and difference cannot be told apart"
     text = f"{place}: {count(choice.workers, 'worker')}"
     if smaller := [n for n in choice.others if n < choice.workers]:
         least = min(smaller)
-        text += f", {ratio_text(choice.others[least])} times {count(least, 'worker')}"
+        text += f", {ratio_text(choice.others[least])} times as fast as {count(least, 'worker')}"
     return "; ".join([text, *_about_larger(choice)])
 
 

@@ -76,7 +76,8 @@ class Analysis:
     rows: tuple[Row, ...]
     splits: tuple[tuple[int, int, StepSplit], ...]  # (global batch, workers, where its step's time goes)
     collectives: tuple[CollectiveRow, ...]
-    choices: tuple[Choice, ...]
+    choices: tuple[Choice, ...]  # by throughput
+    soonest: tuple[Choice, ...]  # by the seconds from Enter to the accuracy
     advice: str
 
     def to_json(self) -> dict[str, Any]:
@@ -87,6 +88,7 @@ class Analysis:
             "steps": splits,
             "collectives": [asdict(row) for row in self.collectives],
             "choices": [asdict(one) for one in self.choices],
+            "soonest": [asdict(one) for one in self.soonest],
             "advice": self.advice,
         }
 
@@ -122,6 +124,11 @@ def analyse(plan: TrialPlan, measurements: Iterable[Measurement], target_accurac
         for batch_size in plan.batch_sizes
         if (choice := choose(batch_size, {n: table.rates(plan.run(n, batch_size)) for n in plan.workers})) is not None
     ]
+    soonest = [
+        choice
+        for batch_size in plan.batch_sizes
+        if (choice := choose(batch_size, _quickness(plan, table, batch_size, target_accuracy))) is not None
+    ]
     collectives = [
         compared
         for batch_size in plan.batch_sizes
@@ -130,7 +137,14 @@ def analyse(plan: TrialPlan, measurements: Iterable[Measurement], target_accurac
         and workers > 1
         and (compared := _collective_row(plan, table, workers, batch_size)) is not None
     ]
-    return Analysis(tuple(rows), _splits(plan, table), tuple(collectives), tuple(choices), advise(choices))
+    return Analysis(
+        rows=tuple(rows),
+        splits=_splits(plan, table),
+        collectives=tuple(collectives),
+        choices=tuple(choices),
+        soonest=tuple(soonest),
+        advice=advise(choices),
+    )
 
 
 def _row(plan: TrialPlan, table: Table, workers: int, batch_size: int, target_accuracy: float) -> Row | None:
@@ -153,6 +167,17 @@ def _row(plan: TrialPlan, table: Table, workers: int, batch_size: int, target_ac
         first_step_s=figure([one.first_step_s for one in found.values()]),
         target_s=figure([at_s for at_s in times if at_s is not None]),
     )
+
+
+def _quickness(plan: TrialPlan, table: Table, batch_size: int, target_accuracy: float) -> dict[int, Rounds]:
+    """For each number of workers and round, how often a second holds the time to the accuracy: more is better."""
+    found: dict[int, Rounds] = {}
+    for workers in plan.workers:
+        times = {
+            number: one.seconds_to(target_accuracy) for number, one in table.of(plan.run(workers, batch_size)).items()
+        }
+        found[workers] = {number: 1 / at_s for number, at_s in times.items() if at_s is not None}
+    return found
 
 
 def _splits(plan: TrialPlan, table: Table) -> tuple[tuple[int, int, StepSplit], ...]:

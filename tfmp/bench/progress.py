@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 
 from tfmp.bench.analysis import Measurement
@@ -36,15 +37,14 @@ class PlainProgress:
         """
         self.total = self.done + len(left)  # trials that failed are not run again
         left_s = time_left_s(self._spent, left)
-        about = "" if left_s is None else f"; about {seconds(left_s)} left"
-        self._show_begin(f"[{self.done + 1}/{self.total}] round {number} of {self._rounds}: {trial.title}", about)
+        self._show_begin(f"[{self.done + 1}/{self.total}] round {number} of {self._rounds}: {trial.title}", left_s)
 
     def end(self, trial: Trial, seconds_spent: float, found: Measurement | None) -> None:
         """A trial has ended; ``found`` is ``None`` where it failed."""
         self.done += 1
         self._spent.append((trial, seconds_spent))
         if found is not None:
-            self.say(f"  {rate(found.samples_per_second)}, {seconds(seconds_spent)}")
+            self._show_end(f"{rate(found.samples_per_second)}, {seconds(seconds_spent)}")
 
     def tick(self) -> None:
         """Called several times a second while a trial runs."""
@@ -57,8 +57,11 @@ class PlainProgress:
     def close(self) -> None:
         """End the display."""
 
-    def _show_begin(self, text: str, about: str) -> None:
-        self.say(text + about)
+    def _show_begin(self, text: str, left_s: float | None) -> None:
+        self.say(text if left_s is None else f"{text}; {_about(left_s)}")
+
+    def _show_end(self, text: str) -> None:
+        self.say(f"  {text}")
 
 
 class LiveProgress(PlainProgress):
@@ -82,15 +85,20 @@ class LiveProgress(PlainProgress):
             refresh_per_second=2,
         )
         self._title = ""
+        self._ends_s: float | None = None
         self._task = self._progress.add_task("starting", total=self.total, about="")
         self._progress.start()
 
     def end(self, trial: Trial, seconds_spent: float, found: Measurement | None) -> None:
         """Print the figure beside what was run, and move the bar."""
-        if found is not None:
-            self.say(self._title)
         super().end(trial, seconds_spent, found)
         self._progress.update(self._task, completed=self.done, total=self.total)
+
+    def tick(self) -> None:
+        """Count the time left down."""
+        if self._ends_s is not None:
+            left_s = max(0.0, self._ends_s - time.monotonic())
+            self._progress.update(self._task, about=_about(left_s))
 
     def say(self, text: str) -> None:
         """Print a line above the bar."""
@@ -100,9 +108,18 @@ class LiveProgress(PlainProgress):
         """Remove the bar."""
         self._progress.stop()
 
-    def _show_begin(self, text: str, about: str) -> None:
+    def _show_begin(self, text: str, left_s: float | None) -> None:
         self._title = text
-        self._progress.update(self._task, description=text, about=about.lstrip("; "))
+        self._ends_s = None if left_s is None else time.monotonic() + left_s
+        about = "" if left_s is None else _about(left_s)
+        self._progress.update(self._task, description=text, about=about, total=self.total)
+
+    def _show_end(self, text: str) -> None:
+        self.say(f"{self._title}: {text}")
+
+
+def _about(left_s: float) -> str:
+    return f"about {seconds(left_s)} left"
 
 
 def make_progress(trials: Sequence[Trial], rounds: int, *, live: bool, quiet: bool) -> PlainProgress:

@@ -32,9 +32,10 @@ def tables(plan: TrialPlan, found: Analysis, target_accuracy: float) -> list[Tex
     return [table for table in made if table.rows]
 
 
-def advice_lines(plan: TrialPlan, found: Analysis) -> list[str]:
+def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float) -> list[str]:
     """What is said under the tables, the advice last."""
     lines = [explain(choice) for choice in found.choices]
+    lines += [explain(choice, f"soonest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
     if beyond := [n for n in plan.workers if n > plan.cores]:
         cores = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
         listed = ", ".join(map(str, beyond))
@@ -120,12 +121,12 @@ def _steps(found: Analysis) -> TextTable:
 
 
 def exchange_text(split: StepSplit) -> str:
-    """``0.210 ms``, or what it is below where it does not stand out of the noise."""
+    """``0.210 ms``, with what it is below where it does not stand out of the noise."""
     if split.measurable:
         return _milliseconds(split.exchange_s)
     if split.exchange_high_s == float("inf"):
         return f"{_milliseconds(split.exchange_s)} (one round)"
-    return f"below {_milliseconds(max(0.0, split.exchange_high_s))} (noise)"
+    return f"{_milliseconds(split.exchange_s)} (noise: below {1e3 * max(0.0, split.exchange_high_s):.3f})"
 
 
 def _collectives(plan: TrialPlan, found: Analysis) -> TextTable:

@@ -196,7 +196,7 @@ def _show(results: _Results) -> None:
     except TfmpError as error:
         say(f"{error.what}: {error.hint}")
     say(f"written: {', '.join(map(str, files))}")
-    for line in advice_lines(results.plan, found):
+    for line in advice_lines(results.plan, found, results.options.target_accuracy):
         say(line)
 
 
