@@ -20,37 +20,34 @@ _SMALL = ("--epochs", "2", "--set", "data.limit_train=2000", "--set", "data.limi
 
 def test_each_kind_of_run_gives_a_figure(tfmp: Callable[..., Done], tmp_path: Path) -> None:
     done = tfmp(
-        "bench", "--workers", "1,2", "--batch-size", 100, "--rounds", 1, "--output", tmp_path / "out",
-        "--target-accuracy", 0.2, "--set", "training.learning_rate=0.01", *_SMALL,
+        "bench", "--workers", "1,2", "--batch-size", 100, "--rounds", 1, "--collective", "ring",
+        "--output", tmp_path / "out", "--target-accuracy", 0.2, "--set", "training.learning_rate=0.01", *_SMALL,
     )  # fmt: skip
     assert done.code == 0, done.text
     found = json.loads((tmp_path / "out" / "bench.json").read_text())
     runs = {one["name"]: one for one in found["runs"]}
     assert runs.keys() >= {
         "workers-1-batch-100",
-        "workers-2-batch-100-shm",
         "workers-2-batch-100-ring",
         "apart-2-batch-100",
-        "workers-2-batch-200-shm",
+        "workers-2-batch-200-ring",  # weak scaling
     }
-    assert {name: one["collective"] for name, one in runs.items() if name.startswith("workers-2")} == {
-        "workers-2-batch-100-shm": "shm",
-        "workers-2-batch-100-ring": "ring",
-        "workers-2-batch-200-shm": "shm",
-    }
+    assert {one["collective"] for name, one in runs.items() if name.startswith("workers-2")} == {"ring"}
+    assert {one["collective"] for name, one in runs.items() if not name.startswith("workers-2")} == {"none"}
     for name, one in runs.items():
         # The only epoch after the first, of each process that trained on its own.
         assert [len(rates) for rates in one["rates"]] == ([1, 1] if name.startswith("apart") else [1]), name
         assert one["samples_per_second"] == sum(rates[0] for rates in one["rates"]), name
-        assert 0 < one["first_step_s"] < one["reached"][-1][0] < one["seconds"] < 60, name
+        assert 0 < one["first_step_s"] < one["reached"][-1][0] < one["seconds"] < 120, (name, one)
+        assert 0 <= one["foreign_cores"] <= os.cpu_count() + 0.1, (name, one)  # type: ignore[operator]
         assert all(sha is not None for sha in one["weights_sha256"]), name
-    (first, _), (second, accuracy) = runs["workers-2-batch-100-shm"]["reached"]
+    (first, _), (second, accuracy) = runs["workers-2-batch-100-ring"]["reached"]
     assert first < second
     assert accuracy > 0.2
     two = next(row for row in found["analysis"]["throughput"] if row["workers"] == 2)
     speeds = {name: one["samples_per_second"] for name, one in runs.items()}
     assert two["against_one"]["ratio"] == pytest.approx(
-        speeds["workers-2-batch-100-shm"] / speeds["workers-1-batch-100"]
+        speeds["workers-2-batch-100-ring"] / speeds["workers-1-batch-100"]
     )
     assert found["analysis"]["advice"].startswith("no advice: one round")
     assert done.out.splitlines()[-1].startswith("advice: no advice: one round")

@@ -70,6 +70,7 @@ def test_only_rounds_that_have_both_count() -> None:
         ([1 / 1.01] * 3, "noise"),
         ([1.0, 1.0, 1.0], "noise"),
         ([0.5, 0.5, 0.55], "less"),
+        ([0.7, 1.01, 0.7], "noise"),  # slower twice
         ([9.0], "noise"),  # a single round proves nothing
     ],
 )

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tfmp.bench.analysis import Measurement, analyse, unlike_weights
-from tfmp.bench.machine import busy, describe_machine, versions
+from tfmp.bench.machine import busy, busy_s, crowded, describe_machine, own_s, versions
 from tfmp.bench.measure import read_trial
 from tfmp.bench.plot import save_plot
 from tfmp.bench.progress import LiveProgress, PlainProgress
@@ -31,6 +34,7 @@ def measurement(trial: Trial, number: int, speed: float, **changed: Any) -> Meas
         "seconds": 9.0,
         "collective": "none" if trial.workers == 1 else trial.collective,
         "weights_sha256": ("abc",),
+        "foreign_cores": 0.0,
     }
     return Measurement(trial=trial, round=number, **{**settings, **changed})
 
@@ -176,7 +180,7 @@ def run_folder(path: Path, speeds: list[float], first_step: float, sha: str) -> 
 
 def test_a_run_folder_is_read_without_its_first_epoch(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [9e9, 10.0, 30.0, 20.0], 104.5, "abc")
-    found = read_trial(PLAN.run(2, 256), 3, [folder], 100.0, 12.5)
+    found = read_trial(PLAN.run(2, 256), 3, [folder], 100.0, 12.5, 0.25)
     assert found == Measurement(
         trial=Trial("run", 2, 256, "shm"),
         round=3,
@@ -187,6 +191,7 @@ def test_a_run_folder_is_read_without_its_first_epoch(tmp_path: Path) -> None:
         seconds=12.5,
         collective="shm",
         weights_sha256=("abc",),
+        foreign_cores=0.25,
     )
 
 
@@ -195,17 +200,17 @@ def test_workers_apart_are_added_up_and_the_slowest_start_counts(tmp_path: Path)
         run_folder(tmp_path / "a", [1.0, 10.0, 30.0, 20.0], 104.0, "x"),
         run_folder(tmp_path / "b", [1.0, 5.0], 107.0, "y"),
     ]
-    found = read_trial(PLAN.apart(2, 256), 1, folders, 100.0, 12.5)
+    found = read_trial(PLAN.apart(2, 256), 1, folders, 100.0, 12.5, 0.25)
     assert (found.samples_per_second, found.first_step_s, found.weights_sha256) == (25.0, 7.0, ("x", "y"))
 
 
 def test_a_run_without_figures_is_an_error(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run", [10.0], 104.5, "abc")
     with pytest.raises(TfmpError, match="no usable figures"):
-        read_trial(PLAN.run(2, 256), 1, [folder], 100.0, 12.5)
+        read_trial(PLAN.run(2, 256), 1, [folder], 100.0, 12.5, 0.25)
     folder.metrics.unlink()
     with pytest.raises(TfmpError, match=r"metrics\.jsonl"):
-        read_trial(PLAN.run(2, 256), 1, [folder], 100.0, 12.5)
+        read_trial(PLAN.run(2, 256), 1, [folder], 100.0, 12.5, 0.25)
 
 
 def test_progress_says_what_runs_how_many_are_left_and_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -247,3 +252,21 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert {"tfmp", "python", "keras", "numpy"} <= versions().keys()
     assert busy(0.49, 2) is None
     assert busy(0.5, 2) == "this machine is busy (load 0.5 on 2 cores): expect noise, and fewer clear answers"
+
+
+def test_cpu_time_of_others_is_what_is_neither_idle_nor_ours() -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    busy_before_s, own_before_s, began = busy_s(cpus), own_s(), time.monotonic()
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.5: pass"], check=True)
+    wall_s, ours_s = time.monotonic() - began, own_s() - own_before_s
+    assert 0.48 <= ours_s < 1.5  # counted in hundredths
+    # The kernel counts in hundredths of a second.
+    assert ours_s - 0.1 <= busy_s(cpus) - busy_before_s <= len(cpus) * wall_s + 0.1
+
+
+def test_other_programs_are_named_from_a_tenth_of_the_machine_on() -> None:
+    assert crowded([], 2) is None
+    assert crowded([0.0, 0.2, 1.9], 2) is None
+    assert crowded([0.0, 0.5, 1.9], 2) == (
+        "other programs kept 0.5 of 2 cores busy meanwhile (at most 1.9): expect noise"
+    )

@@ -160,6 +160,7 @@ def test_quick_is_small_and_lists_win(stand_in: list[tuple[int, str]]) -> None:
         (("no-such.yaml",), "no-such.yaml"),
         (("--workers", "2", "--collective", "nccl", "--set", "cluster.device=cpu"), "nccl"),
         (("--output", "taken"), "taken"),
+        (("--output", "/dev/null/x"), "choose another --output"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

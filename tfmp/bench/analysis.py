@@ -27,6 +27,7 @@ class Measurement:
         seconds: Seconds to the end of the command.
         collective: The collective that the plan resolved to.
         weights_sha256: Of each process's final weights.
+        foreign_cores: Cores that programs other than the trial kept busy meanwhile, on average.
     """
 
     trial: Trial
@@ -38,6 +39,7 @@ class Measurement:
     seconds: float
     collective: str
     weights_sha256: tuple[str | None, ...]
+    foreign_cores: float
 
     def seconds_to(self, accuracy: float) -> float | None:
         """Seconds to the end of the first epoch whose validation reached ``accuracy``; ``None`` for none."""

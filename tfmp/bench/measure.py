@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tfmp.bench.analysis import Measurement
+from tfmp.bench.machine import busy_s, own_s
 from tfmp.bench.trials import Trial, shares
 from tfmp.errors import TfmpError
 from tfmp.launch.signals import SignalInbox
@@ -90,6 +91,7 @@ def run_trial(
     folder = bench.folder / f"round-{number}" / trial.name
     folder.mkdir(parents=True)
     children = _children(bench, trial, folder)
+    busy_before_s, own_before_s = busy_s(bench.cpus), own_s()
     began_s, began = time.time(), time.monotonic()
     try:
         for child in children:
@@ -100,12 +102,16 @@ def run_trial(
         _end(children, signal.SIGKILL, 0.0)
     if failed is not None:
         raise _failure(failed)
-    found = read_trial(trial, number, [child.folder for child in children], began_s, seconds)
+    foreign_s = busy_s(bench.cpus) - busy_before_s - (own_s() - own_before_s)
+    folders = [child.folder for child in children]
+    found = read_trial(trial, number, folders, began_s, seconds, max(0.0, foreign_s / seconds))
     shutil.rmtree(folder, ignore_errors=True)
     return found
 
 
-def read_trial(trial: Trial, number: int, folders: Sequence[RunFolder], began_s: float, seconds: float) -> Measurement:
+def read_trial(
+    trial: Trial, number: int, folders: Sequence[RunFolder], began_s: float, seconds: float, foreign_cores: float
+) -> Measurement:
     """Read the run folders of a trial that ended well.
 
     Args:
@@ -114,6 +120,7 @@ def read_trial(trial: Trial, number: int, folders: Sequence[RunFolder], began_s:
         folders: Its run folders.
         began_s: Wall clock when the commands were started.
         seconds: Seconds that they took.
+        foreign_cores: Cores that other programs kept busy meanwhile.
 
     Raises:
         TfmpError: A file is missing or has no figure to offer.
@@ -146,6 +153,7 @@ def read_trial(trial: Trial, number: int, folders: Sequence[RunFolder], began_s:
         seconds=seconds,
         collective=summary["collective"],
         weights_sha256=tuple(digests),
+        foreign_cores=foreign_cores,
     )
 
 

@@ -34,6 +34,7 @@ Examples:
   tfmp worker --workers h0:2222,h1:2222 --index 0     on h0; on h1 with --index 1
   tfmp evaluate runs/20260101-120000-mnist
   tfmp launch -n 4 -- python my_script.py
+  tfmp bench --quick                      how many workers pay off here
 
 \b
 Shell completion (bash; zsh and fish alike):

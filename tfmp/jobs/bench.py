@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfmp.bench.analysis import Analysis, Measurement, analyse, unlike_weights
-from tfmp.bench.machine import busy, describe_machine, versions
+from tfmp.bench.machine import busy, crowded, describe_machine, versions
 from tfmp.bench.measure import Bench, Interrupted, run_trial
 from tfmp.bench.plot import save_plot
 from tfmp.bench.progress import PlainProgress, make_progress
 from tfmp.bench.tables import advice_lines, show, tables
-from tfmp.bench.trials import Trial, TrialPlan, default_workers
-from tfmp.data.cache import prepare
+from tfmp.bench.trials import Trial, TrialPlan
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError, UsageError
+from tfmp.jobs.bench_plan import BenchOptions, Resolve, epochs_to_run, plan_trials
 from tfmp.jobs.folder import claim_run_folder
-from tfmp.jobs.planning import Machine, plan_local_run
+from tfmp.jobs.planning import Machine
 from tfmp.jobs.saying import complain, say
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import signal_name
@@ -31,39 +31,7 @@ from tfmp.runfolder import write_json
 if TYPE_CHECKING:
     from tfmp.config import Resolved
 
-#: Resolves the user's settings with some keys overridden by options, given as {option: value}.
-Resolve = Callable[[Mapping[str, object]], "Resolved"]
-
-#: A configuration may ask for hundreds of epochs: so many tell the speed.
-MOST_EPOCHS = 5
-_QUICK_EPOCHS = 3
-
-
-@dataclass(frozen=True)
-class BenchOptions:
-    """What the command line says; ``None``: not given.
-
-    Attributes:
-        workers: Numbers of workers.
-        batch_sizes: Global batch sizes.
-        collectives: Collectives to compare.
-        rounds: How often everything is run.
-        target_accuracy: The ``val_accuracy`` to which the time is taken.
-        output: Folder of the results.
-        quick: Whether about a minute has to do.
-        live: Whether a live display is wanted on a terminal.
-        quiet: Whether only the result is shown.
-    """
-
-    workers: tuple[int, ...] | None = None
-    batch_sizes: tuple[int, ...] | None = None
-    collectives: tuple[str, ...] | None = None
-    rounds: int = 3
-    target_accuracy: float = 0.975
-    output: Path | None = None
-    quick: bool = False
-    live: bool = True
-    quiet: bool = False
+__all__ = ["BenchOptions", "bench"]
 
 
 @dataclass
@@ -107,8 +75,8 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
     """
     resolved = resolve({})
     machine = Machine.here()
-    plan, on_gpus = _check(resolve, options, machine)
-    epochs = _epochs(resolved, options)
+    plan, on_gpus = plan_trials(resolve, options, machine)
+    epochs = epochs_to_run(resolved, options)
     folder = _claim(options.output, resolved)
     results = _Results(folder, plan, options, _facts(plan, options, epochs, machine.cores))
     for line in _notes(plan, results.facts, resolved.config.training.epochs, epochs, on_gpus=on_gpus):
@@ -189,6 +157,9 @@ def _show(results: _Results) -> None:
         show(table)
     for trial in unlike_weights(results.measurements):
         say(f"warning: not the same weights in each round: {trial.title}")
+    foreign_cores = [one.foreign_cores for one in results.measurements]
+    if warning := crowded(foreign_cores, results.plan.cores):
+        say(f"warning: {warning}")
     files = [results.folder / "bench.json"]
     try:
         save_plot(results.folder / "bench.png", results.plan, found)
@@ -198,59 +169,6 @@ def _show(results: _Results) -> None:
     say(f"written: {', '.join(map(str, files))}")
     for line in advice_lines(results.plan, found, results.options.target_accuracy):
         say(line)
-
-
-def _check(resolve: Resolve, options: BenchOptions, machine: Machine) -> tuple[TrialPlan, bool]:
-    """What is to be run, each layout planned as ``tfmp train`` would; and whether it is on GPUs.
-
-    Raises:
-        UsageError: A layout is refused.
-    """
-    config = resolve({}).config
-    if config.cluster.strategy != "multi-worker":
-        raise UsageError(
-            f"tfmp bench compares numbers of worker processes: expected the strategy multi-worker, received "
-            f"{config.cluster.strategy}",
-            where="cluster.strategy",
-            hint="--set cluster.strategy=multi-worker",
-        )
-    header = prepare(config.data, lambda text: None if options.quiet else say(text)).header
-    limit = config.data.limit_train
-    on_gpus = bool(machine.gpus) and config.cluster.device != "cpu"
-    cores = machine.cores
-    default = tuple(sorted({1, cores})) if options.quick else default_workers(cores)
-    collectives = ("auto",) if on_gpus else ("shm",) if options.quick else ("shm", "ring")
-    plan = TrialPlan(
-        workers=options.workers or default,
-        batch_sizes=options.batch_sizes or ((256,) if options.quick else (32, 256, 2048)),
-        collectives=options.collectives or collectives,
-        cores=cores,
-        train_samples=min(header.train_samples, limit) if limit is not None else header.train_samples,
-        weak=not (options.quick or on_gpus),
-        # They hold processes to cores; on GPUs that would say nothing.
-        references=not on_gpus,
-    )
-    for trial in plan.trials():
-        if trial.kind == "run":
-            given = {
-                "--workers": trial.workers,
-                "--batch-size": trial.batch_size,
-                "--collective": trial.collective,
-            }
-            ports = tuple(range(1, trial.workers + 1))  # for the plan only: nothing listens there
-            plan_local_run(resolve(given).config, header, machine, ports)
-    return plan, on_gpus
-
-
-def _epochs(resolved: Resolved, options: BenchOptions) -> int:
-    wanted = resolved.config.training.epochs
-    if resolved.origin("training.epochs") == "--epochs":
-        if wanted < 2:
-            raise UsageError(
-                "expected at least 2 epochs, received 1: the first one warms up and is not counted", where="--epochs"
-            )
-        return wanted
-    return max(2, min(wanted, _QUICK_EPOCHS if options.quick else MOST_EPOCHS))
 
 
 def _claim(output: Path | None, resolved: Resolved) -> Path:
@@ -266,7 +184,10 @@ def _claim(output: Path | None, resolved: Resolved) -> Path:
             hint="choose another --output",
         )
     default = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-bench"
-    return claim_run_folder(output, lambda: default, resolved.to_yaml()).path
+    try:
+        return claim_run_folder(output, lambda: default, resolved.to_yaml()).path
+    except UsageError as error:
+        raise UsageError(error.what, where=error.where, hint="choose another --output") from error
 
 
 def _facts(plan: TrialPlan, options: BenchOptions, epochs: int, cores: int) -> dict[str, Any]:
