@@ -128,6 +128,18 @@ def test_the_tables_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_worker_that_is_faster_on_fewer_cores_is_told() -> None:
+    faster = [one for one in everything() if one.trial.kind != "alone"]
+    faster += [measurement(PLAN.alone(2, 256), number, 130_000 * (1 + number / 1000)) for number in (1, 2, 3)]
+    found = analyse(PLAN, faster, 0.975)
+    assert [(batch, cores) for batch, cores, _ in found.narrower] == [(256, 1)]
+    assert (
+        "global batch 256: 1 worker is 1.30 (1.30 to 1.30) times as fast on 1 core as on all 2 "
+        "(--set cluster.threads_per_worker=1)"
+    ) in advice_lines(PLAN, found, 0.975)
+    assert analyse(PLAN, everything(), 0.975).narrower == (), "slower on one core"
+
+
 def test_an_exchange_inside_the_noise_has_no_figure() -> None:
     noisy = [one for one in everything() if one.trial.kind != "apart"]
     noisy += [

@@ -80,6 +80,7 @@ class Analysis:
     collectives: tuple[CollectiveRow, ...]
     choices: tuple[Choice, ...]  # by throughput
     soonest: tuple[Choice, ...]  # by the seconds from Enter to the accuracy
+    narrower: tuple[tuple[int, int, Comparison], ...]  # (global batch, cores, one worker on those to one on all cores)
     advice: str
 
     def to_json(self) -> dict[str, Any]:
@@ -91,6 +92,9 @@ class Analysis:
             "collectives": [asdict(row) for row in self.collectives],
             "choices": [asdict(one) for one in self.choices],
             "soonest": [asdict(one) for one in self.soonest],
+            "narrower": [
+                {"batch_size": batch, "cores": cores, **asdict(found)} for batch, cores, found in self.narrower
+            ],
             "advice": self.advice,
         }
 
@@ -145,6 +149,7 @@ def analyse(plan: TrialPlan, measurements: Iterable[Measurement], target_accurac
         collectives=tuple(collectives),
         choices=tuple(choices),
         soonest=tuple(soonest),
+        narrower=_narrower(plan, table),
         advice=advise(choices),
     )
 
@@ -180,6 +185,21 @@ def _quickness(plan: TrialPlan, table: Table, batch_size: int, target_accuracy: 
         }
         found[workers] = {number: 1 / at_s for number, at_s in times.items() if at_s is not None}
     return found
+
+
+def _narrower(plan: TrialPlan, table: Table) -> tuple[tuple[int, int, Comparison], ...]:
+    """Where one worker is faster on fewer cores, beyond the noise: the best number of cores for each batch size."""
+    best: dict[int, tuple[int, int, Comparison]] = {}
+    for trial in plan.trials():
+        if trial.kind != "alone" or trial.cores is None:
+            continue
+        found = compare(table.rates(trial), table.rates(plan.run(1, trial.batch_size)))
+        if found is None or found.verdict != "more":
+            continue
+        before = best.get(trial.batch_size)
+        if before is None or found.ratio > before[2].ratio:
+            best[trial.batch_size] = (trial.batch_size, trial.cores, found)
+    return tuple(best.values())
 
 
 def _splits(plan: TrialPlan, table: Table) -> tuple[tuple[int, int, StepSplit], ...]:

@@ -36,10 +36,14 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float) -> li
     """What is said under the tables, the advice last."""
     lines = [explain(choice) for choice in found.choices]
     lines += [explain(choice, f"soonest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
+    for batch_size, cores, one in found.narrower:
+        fewer = "1 core" if cores == 1 else f"{cores} cores"
+        speed = f"1 worker is {ratio_text(one)} times as fast on {fewer} as on all {plan.cores}"
+        lines.append(f"global batch {batch_size:,}: {speed} (--set cluster.threads_per_worker={cores})")
     if beyond := [n for n in plan.workers if n > plan.cores]:
-        cores = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
+        there = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
         listed = ", ".join(map(str, beyond))
-        lines.append(f"oversubscribed: {listed} workers take turns on {cores}; such figures say nothing of scaling")
+        lines.append(f"oversubscribed: {listed} workers take turns on {there}; such figures say nothing of scaling")
     return [*lines, f"advice: {found.advice}"]
 
 
