@@ -6,7 +6,7 @@ The work: MNIST, an MLP of one hidden layer, Adam, the same global batch for eve
 model and number of workers runs once a round, and beside it the same workers apart, without an exchange (see
 ``docs/performance.md``). For each number of workers two costs are fitted over the models, each as
 latency + bytes / bandwidth with the bytes of one gradient: the whole step, and the exchange. Printed is a Markdown
-table with what was measured and what the model says; every raw figure goes into ``scaling.json``.
+table with what was measured and what the model says; every raw figure goes into ``runs/scaling.json``.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--collective", default="shm")
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--output", type=Path, default=Path("scaling.json"))
+    parser.add_argument("--output", type=Path, default=Path("runs/scaling.json"))
     options = parser.parse_args()
     cores = available_cores()
     models = [UNIT_PARAMETERS * hidden_units(one) + OTHER_PARAMETERS for one in options.parameters]

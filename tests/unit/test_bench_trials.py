@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
 import pytest
 
-from tfmp.bench.measure import cpu_share
+from tests.conftest import ROOT
+from tfmp.bench.measure import Bench, children_of, cpu_share
 from tfmp.bench.trials import Trial, TrialPlan, default_workers, shares, time_left_s
 
 
@@ -88,3 +95,48 @@ def test_time_left_counts_what_is_known_and_guesses_the_rest() -> None:
     assert time_left_s([], [one]) is None
     assert time_left_s([(one, 10.0)], [two, three]) == 20.0
     assert time_left_s([(one, 10.0), (two, 40.0), (one, 20.0)], [one, two, two]) == 95.0
+
+
+BENCH = Bench(Path("c.yaml"), Path("trials"), (4, 5), train_samples=1000, epochs=3, grace_period_s=1.0)
+
+
+def given(arguments: list[str], option: str) -> list[str]:
+    """Every value of an option."""
+    return [value for name, value in pairwise(arguments) if name == option]
+
+
+def test_workers_apart_share_out_batch_samples_and_cpus() -> None:
+    children = children_of(BENCH, Trial("apart", 3, 257), Path("x"))
+    assert [given(child.arguments, "--batch-size") for child in children] == [["86"], ["86"], ["85"]]
+    limits = [value for child in children for value in given(child.arguments, "--set") if "limit_train" in value]
+    assert limits == ["data.limit_train=334", "data.limit_train=333", "data.limit_train=333"]
+    assert [child.cpus for child in children] == [(4,), (5,), (4,)]
+    assert all(given(child.arguments, "--workers") == ["1"] for child in children)
+    assert len({child.folder.path for child in children}) == 3
+
+
+def test_a_run_is_the_users_own_and_only_a_reference_is_held_to_cores() -> None:
+    (run,) = children_of(BENCH, Trial("run", 2, 256, "ring"), Path("x"))
+    assert run.arguments[:2] == ["train", "c.yaml"]
+    assert given(run.arguments, "--workers") == ["2"]
+    assert given(run.arguments, "--batch-size") == ["256"]
+    assert given(run.arguments, "--collective") == ["ring"]
+    assert given(run.arguments, "--epochs") == ["3"]
+    assert given(run.arguments, "--max-restarts") == ["0"], "a restarted run has no times to compare"
+    assert run.cpus is None
+    (alone,) = children_of(BENCH, Trial("alone", 1, 256, cores=1), Path("x"))
+    assert alone.cpus == (4,)
+
+
+def test_the_child_keeps_to_its_cpus_and_does_not_outlive_its_parent() -> None:
+    one = sorted(os.sched_getaffinity(0))[-1]
+    code = "import os; print(sorted(os.sched_getaffinity(0)))"
+
+    def child(parent: int, cpus: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "tfmp.bench.child", str(parent), cpus, "launch", "-n", "1", "--"]
+        return subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+
+    assert child(os.getpid(), str(one)).stdout == f"[worker 0] [{one}]\n"
+    assert child(os.getpid(), "-").stdout == f"[worker 0] {sorted(os.sched_getaffinity(0))}\n"
+    orphan = child(1, "-")
+    assert (orphan.returncode, orphan.stdout) == (143, "")

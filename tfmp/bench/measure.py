@@ -59,7 +59,7 @@ class Bench:
 
 
 @dataclass
-class _Child:
+class Child:
     """One process of a trial."""
 
     folder: RunFolder
@@ -90,7 +90,7 @@ def run_trial(
     """
     folder = bench.folder / f"round-{number}" / trial.name
     folder.mkdir(parents=True)
-    children = _children(bench, trial, folder)
+    children = children_of(bench, trial, folder)
     busy_before_s, own_before_s = busy_s(bench.cpus), own_s()
     began_s, began = time.time(), time.monotonic()
     try:
@@ -165,14 +165,15 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def _children(bench: Bench, trial: Trial, folder: Path) -> list[_Child]:
+def children_of(bench: Bench, trial: Trial, folder: Path) -> list[Child]:
+    """The processes of a trial, not started, with run folders below ``folder``."""
     common = ["train", str(bench.config), "-q", "--no-live", "--max-restarts", "0", "--epochs", str(bench.epochs)]
     common += ["--set", "cluster.base_port=null"]  # several may run at once
     if trial.kind != "apart":
         run = RunFolder(folder / "run")
         cpus = None if trial.cores is None else bench.cpus[: trial.cores]
         arguments = [*common, "--workers", str(trial.workers), "--batch-size", str(trial.batch_size)]
-        return [_Child(run, [*arguments, "--collective", trial.collective, "--run-dir", str(run.path)], cpus)]
+        return [Child(run, [*arguments, "--collective", trial.collective, "--run-dir", str(run.path)], cpus)]
     children = []
     batches, samples = shares(trial.batch_size, trial.workers), shares(bench.train_samples, trial.workers)
     for place, (batch, own) in enumerate(zip(batches, samples, strict=True)):
@@ -180,7 +181,7 @@ def _children(bench: Bench, trial: Trial, folder: Path) -> list[_Child]:
         arguments = [*common, "--workers", "1", "--batch-size", str(batch), "--set", f"data.limit_train={own}"]
         # They would validate at different times, and each of them all samples.
         arguments += ["--set", "training.validation_every=0", "--run-dir", str(run.path)]
-        children.append(_Child(run, arguments, cpu_share(bench.cpus, trial.workers, place)))
+        children.append(Child(run, arguments, cpu_share(bench.cpus, trial.workers, place)))
     return children
 
 
@@ -190,7 +191,7 @@ def cpu_share(cpus: tuple[int, ...], workers: int, place: int) -> tuple[int, ...
     return tuple(cpus[(place * each + one) % len(cpus)] for one in range(each))
 
 
-def _start(child: _Child) -> None:
+def _start(child: Child) -> None:
     cpus = "-" if child.cpus is None else ",".join(map(str, child.cpus))
     with child.errors.open("wb") as errors:
         child.process = subprocess.Popen(
@@ -203,8 +204,8 @@ def _start(child: _Child) -> None:
 
 
 def _wait(
-    children: Sequence[_Child], inbox: SignalInbox, on_tick: Callable[[], None], grace_period_s: float
-) -> _Child | None:
+    children: Sequence[Child], inbox: SignalInbox, on_tick: Callable[[], None], grace_period_s: float
+) -> Child | None:
     """Wait until all have ended well, or one has failed: that one is returned, and the others are stopped.
 
     Raises:
@@ -225,7 +226,7 @@ def _wait(
             raise Interrupted(signals[0])
 
 
-def _end(children: Sequence[_Child], signum: int, patience_s: float, inbox: SignalInbox | None = None) -> None:
+def _end(children: Sequence[Child], signum: int, patience_s: float, inbox: SignalInbox | None = None) -> None:
     """Ask the children that are left to stop; kill them when patience ends, or a second signal comes."""
     left = [child.process for child in children if child.process is not None and child.process.poll() is None]
     for process in left:
@@ -242,7 +243,7 @@ def _end(children: Sequence[_Child], signum: int, patience_s: float, inbox: Sign
             process.wait()
 
 
-def _failure(child: _Child) -> TfmpError:
+def _failure(child: Child) -> TfmpError:
     code = child.process.returncode if child.process is not None else 0
     lines = child.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     text = "\n".join(f"  | {line}" for line in lines[:12]) or "  | (it said nothing)"
