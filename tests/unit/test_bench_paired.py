@@ -111,16 +111,44 @@ def test_a_cheap_point_matters_as_much_as_a_dear_one() -> None:
     assert found.worst_error < 0.12
 
 
+def test_twice_too_much_is_as_wrong_as_half_too_little() -> None:
+    # Two costs of the same amount, one four times the other: the model is their geometric mean, twice and half.
+    found = fit_cost([1.0, 1.0, 10.0, 10.0], [1.0, 4.0, 10.0, 40.0])
+    assert (found.seconds(1.0), found.seconds(10.0)) == pytest.approx((2.0, 20.0))
+    assert found.worst_error == pytest.approx(1.0)
+
+
 def test_no_part_of_a_cost_is_negative() -> None:
     through_zero = fit_cost([1.0, 2.0, 4.0], [1.0, 2.2, 5.0])  # bends upwards: the line would start below 0
     assert through_zero.latency_s == 0.0
-    assert through_zero.seconds_per_unit == pytest.approx((1 + 1 / 1.1 + 0.8) / (1 + 1 / 1.21 + 0.64))
+    assert through_zero.seconds_per_unit == pytest.approx((1.0 * 1.1 * 1.25) ** (1 / 3))
     flat = fit_cost([1.0, 2.0], [2.0, 1.0])
     assert (flat.seconds_per_unit, flat.units_per_second) == (0.0, math.inf)
-    assert flat.latency_s == pytest.approx(1.5 / 1.25)
+    assert flat.latency_s == pytest.approx(math.sqrt(2))
 
 
-@pytest.mark.parametrize(("amounts", "seconds"), [([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 0.0])])
+def test_the_fit_is_the_best_there_is() -> None:
+    draw = random.Random(3)
+    for _ in range(50):
+        amounts = [10 ** draw.uniform(4, 8) for _ in range(6)]
+        seconds = [(1e-3 + amount / 1e9) * draw.lognormvariate(0, 0.3) for amount in amounts]
+        found = fit_cost(amounts, seconds)
+
+        def misfit(
+            latency_s: float, slope: float, amounts: list[float] = amounts, costs: list[float] = seconds
+        ) -> float:
+            pairs = zip(amounts, costs, strict=True)
+            return sum(math.log((latency_s + slope * amount) / cost) ** 2 for amount, cost in pairs)
+
+        best = misfit(found.latency_s, found.seconds_per_unit)
+        for changed in (0.99, 1.01):
+            assert misfit(found.latency_s * changed + 1e-9, found.seconds_per_unit) >= best
+            assert misfit(found.latency_s, found.seconds_per_unit * changed) >= best
+
+
+@pytest.mark.parametrize(
+    ("amounts", "seconds"), [([1.0, 1.0], [1.0, 2.0]), ([1.0, 2.0], [1.0, 0.0]), ([0.0, 2.0], [1.0, 2.0])]
+)
 def test_what_cannot_be_fitted_is_refused(amounts: list[float], seconds: list[float]) -> None:
     with pytest.raises(ValueError, match="expected"):
         fit_cost(amounts, seconds)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+#: The latency is looked for from this part of the least amount's cost to so many times the largest's.
+_REACH = 1e6
+_GRID = 300
+_PRECISION = 1e-10
 
 
 @dataclass(frozen=True)
@@ -31,32 +38,58 @@ class CostModel:
 
 
 def fit_cost(amounts: Sequence[float], seconds: Sequence[float]) -> CostModel:
-    """Fit the model by least squares of the relative errors, no part below 0.
+    """Fit the model by least squares of the logarithms of model / cost, no part below 0.
 
-    Relative, since costs span orders of magnitude and a cheap point matters as much as a dear one.
+    Logarithms, since costs span orders of magnitude: a cheap point matters as much as a dear one, and twice too much
+    is as wrong as half too little.
+
+    Args:
+        amounts: Positive, at least two different ones.
+        seconds: What each costs, positive.
 
     Raises:
-        ValueError: Fewer than two different amounts, or a cost that is not positive.
+        ValueError: Fewer than two different amounts, or one or a cost that is not positive.
     """
-    points = list(zip(amounts, seconds, strict=True))
-    if len(set(amounts)) < 2:
-        raise ValueError(f"expected at least two different amounts, received {list(amounts)}")
+    if len(set(amounts)) < 2 or not all(amount > 0 for amount in amounts):
+        raise ValueError(f"expected at least two different positive amounts, received {list(amounts)}")
     if not all(cost > 0 for cost in seconds):
         raise ValueError(f"expected positive costs, received {list(seconds)}")
-    # Minimise sum((latency / s + slope * x / s - 1)^2): two unknowns, so the normal equations are written out.
-    u = [1 / cost for _, cost in points]
-    v = [amount / cost for amount, cost in points]
-    uu, uv, vv = _dot(u, u), _dot(u, v), _dot(v, v)
-    determinant = uu * vv - uv * uv
-    latency_s = (vv * sum(u) - uv * sum(v)) / determinant
-    slope = (uu * sum(v) - uv * sum(u)) / determinant
-    if latency_s < 0:
-        latency_s, slope = 0.0, sum(v) / vv
-    elif slope < 0:
-        latency_s, slope = sum(u) / uu, 0.0
+    points = list(zip(amounts, seconds, strict=True))
+
+    # With latency = offset * slope the model is slope * (offset + amount): for each offset the best slope is a
+    # geometric mean, and what is left is the variance of the logarithms: one unknown to search for.
+    def misfit(log_offset: float) -> float:
+        offset = math.exp(log_offset)
+        return _variance([math.log(cost / (offset + amount)) for amount, cost in points])
+
+    low, high = math.log(min(amounts) / _REACH), math.log(max(amounts) * _REACH)
+    grid = [low + (high - low) * place / _GRID for place in range(_GRID + 1)]
+    best = min(range(1, _GRID), key=lambda place: misfit(grid[place]))
+    offset = math.exp(_least(misfit, grid[best - 1], grid[best + 1]))
+    slope = statistics.geometric_mean([cost / (offset + amount) for amount, cost in points])
+    rates = [cost / amount for amount, cost in points]
+    candidates = [
+        (misfit(math.log(offset)), offset * slope, slope),
+        (_variance([math.log(rate) for rate in rates]), 0.0, statistics.geometric_mean(rates)),
+        (_variance([math.log(cost) for cost in seconds]), statistics.geometric_mean(seconds), 0.0),
+    ]
+    _, latency_s, slope = min(candidates)
     worst = max(abs(latency_s + slope * amount - cost) / cost for amount, cost in points)
     return CostModel(latency_s, slope, worst)
 
 
-def _dot(one: Sequence[float], other: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def _least(function: Callable[[float], float], low: float, high: float) -> float:
+    """Where a function with one valley between ``low`` and ``high`` is least, by thirds."""
+    while high - low > _PRECISION:
+        third = (high - low) / 3
+        if function(low + third) <= function(high - third):
+            high -= third
+        else:
+            low += third
+    return (low + high) / 2
+
+
+def _variance(values: Sequence[float]) -> float:
+    """As ``statistics.pvariance``, whose exact fractions are slow."""
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / len(values)
