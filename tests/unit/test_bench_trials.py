@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from itertools import pairwise
@@ -11,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import ROOT
-from tfmp.bench.measure import Bench, children_of, cpu_share
+from tfmp.bench.measure import Bench, Child, Interrupted, children_of, cpu_share, wait_for
 from tfmp.bench.trials import Trial, TrialPlan, default_workers, shares, time_left_s
+from tfmp.launch.signals import SignalInbox
+from tfmp.runfolder import RunFolder
 
 
 def plan(**changed: object) -> TrialPlan:
@@ -140,3 +143,25 @@ def test_the_child_keeps_to_its_cpus_and_does_not_outlive_its_parent() -> None:
     assert child(os.getpid(), "-").stdout == f"[worker 0] {sorted(os.sched_getaffinity(0))}\n"
     orphan = child(1, "-")
     assert (orphan.returncode, orphan.stdout) == (143, "")
+
+
+def test_a_signal_that_hits_a_starting_child_too_is_an_interruption_not_a_failure(tmp_path: Path) -> None:
+    child = Child(RunFolder(tmp_path / "run"), [])
+    with SignalInbox((signal.SIGINT,)) as inbox:
+        child.process = subprocess.Popen([sys.executable, "-c", "import os; os.kill(os.getpid(), 2)"])
+        child.process.wait()
+        os.kill(os.getpid(), signal.SIGINT)
+        with pytest.raises(Interrupted) as found:
+            wait_for([child], inbox, lambda: None, 1.0)
+    assert found.value.signum == signal.SIGINT
+
+
+def test_the_child_that_failed_is_told_from_those_that_were_then_stopped(tmp_path: Path) -> None:
+    children = [Child(RunFolder(tmp_path / str(place)), []) for place in range(3)]
+    with SignalInbox((signal.SIGINT,)) as inbox:
+        for place, child in enumerate(children):
+            code = "raise SystemExit(7)" if place == 1 else "import time; time.sleep(60)"
+            child.process = subprocess.Popen([sys.executable, "-c", code])
+        assert wait_for(children, inbox, lambda: None, 1.0) is children[1]
+    codes = [child.process.returncode for child in children if child.process is not None]
+    assert codes == [-signal.SIGTERM, 7, -signal.SIGTERM]

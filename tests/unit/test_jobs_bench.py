@@ -87,7 +87,7 @@ def test_an_interrupted_benchmark_keeps_and_shows_what_was_measured(
     captured = capsys.readouterr()
     assert "interrupted by SIGINT after 3 of" in captured.err
     assert "out/bench.json" in captured.err
-    assert "throughput\n" in captured.out
+    assert "throughput, collective shm\n" in captured.out
 
 
 def test_interrupted_before_the_first_figure(

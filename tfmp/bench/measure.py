@@ -96,7 +96,7 @@ def run_trial(
     try:
         for child in children:
             _start(child)
-        failed = _wait(children, inbox, on_tick, bench.grace_period_s)
+        failed = wait_for(children, inbox, on_tick, bench.grace_period_s)
         seconds = time.monotonic() - began
     finally:
         _end(children, signal.SIGKILL, 0.0)
@@ -203,7 +203,7 @@ def _start(child: Child) -> None:
         )
 
 
-def _wait(
+def wait_for(
     children: Sequence[Child], inbox: SignalInbox, on_tick: Callable[[], None], grace_period_s: float
 ) -> Child | None:
     """Wait until all have ended well, or one has failed: that one is returned, and the others are stopped.
@@ -212,6 +212,10 @@ def _wait(
         Interrupted: A stop signal came.
     """
     while True:
+        # Before the children are judged: Ctrl-C may have hit one that had no session of its own yet.
+        if signals := inbox.read():
+            _end(children, signals[0], grace_period_s + _STOP_S, inbox)
+            raise Interrupted(signals[0])
         codes = [child.process.poll() for child in children if child.process is not None]
         if all(code == 0 for code in codes):
             return None
@@ -221,9 +225,6 @@ def _wait(
                 return child
         select.select([inbox], [], [], _TICK_S)
         on_tick()
-        if signals := inbox.read():
-            _end(children, signals[0], grace_period_s + _STOP_S, inbox)
-            raise Interrupted(signals[0])
 
 
 def _end(children: Sequence[Child], signum: int, patience_s: float, inbox: SignalInbox | None = None) -> None:

@@ -54,8 +54,10 @@ def show(table: TextTable) -> None:
         from rich.table import Table
 
         drawn = Table(title=table.title, title_justify="left")
-        for number, column in enumerate(table.columns):
-            drawn.add_column(column, justify="right" if number else "left")
+        for number, (column, *cells) in enumerate(zip(table.columns, *table.rows, strict=True)):
+            # On a narrow terminal what has several words takes several lines, and no number is cut.
+            words = any(" " in text for text in (column, *cells))
+            drawn.add_column(column, justify="right" if number else "left", no_wrap=not words, overflow="fold")
         for row in table.rows:
             drawn.add_row(*row)
         Console(highlight=False, markup=False).print(drawn)
@@ -69,12 +71,11 @@ def show(table: TextTable) -> None:
 
 def _throughput(plan: TrialPlan, found: Analysis) -> TextTable:
     least = plan.workers[0]
-    columns = ("global batch", "workers", "collective", "samples/s", "spread", f"to {least}", "strong", "weak")
+    columns = ("global batch", "workers", "samples/s", "spread", f"to {least}", "strong", "weak")
     rows = [
         (
             f"{row.batch_size:,}",
             str(row.workers),
-            row.collective,
             f"{row.rate.median:,.0f}",
             _spread(row.rate),
             ratio_text(row.against_one) if row.against_one else _NONE,
@@ -88,7 +89,9 @@ def _throughput(plan: TrialPlan, found: Analysis) -> TextTable:
         f"to {least}: ratio to {count(least, 'worker')} and its 95 % confidence interval; strong, weak: efficiency",
         "against one worker on as many cores as each has, at the same global batch and at the same batch a worker",
     )
-    return TextTable("throughput", columns, tuple(rows), notes)
+    names = sorted({row.collective for row in found.rows if row.workers > 1})
+    title = f"throughput, collective {', '.join(names)}" if names else "throughput"
+    return TextTable(title, columns, tuple(rows), notes)
 
 
 def _times(found: Analysis, target_accuracy: float) -> TextTable:
