@@ -127,6 +127,13 @@ def test_the_tables_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_advice_from_a_busy_machine_is_limited_to_it() -> None:
+    found = analyse(PLAN, everything(), 0.975)
+    assert advice_lines(PLAN, found, 0.975, busy=True)[-1] == (
+        "advice: 2 workers; 4 is slower here (while other programs keep this machine busy: repeat it on an idle one)"
+    )
+
+
 def test_a_worker_that_is_faster_on_fewer_cores_is_told() -> None:
     faster = [one for one in everything() if one.trial.kind != "alone"]
     faster += [measurement(PLAN.alone(2, 256), number, 130_000 * (1 + number / 1000)) for number in (1, 2, 3)]

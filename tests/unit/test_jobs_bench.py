@@ -198,3 +198,16 @@ def test_a_configuration_of_many_epochs_is_cut_short_and_says_so(
 def test_epochs_that_are_asked_for_are_run(stand_in: list[tuple[int, str]]) -> None:
     assert _exit_code([*SMALL, "--epochs", "7"]) == 0
     assert results()["settings"]["epochs"] == 7
+
+
+def test_other_programs_are_named_where_they_took_much(
+    stand_in: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run_trial(bench: Bench, trial: Trial, number: int, inbox: Any, on_tick: Any) -> Measurement:
+        return measurement(trial, number, 1000.0 * trial.workers, foreign_cores=50.0)
+
+    monkeypatch.setattr(job, "run_trial", run_trial)
+    assert _exit_code([*SMALL]) == 0
+    out = capsys.readouterr().out
+    assert "warning: other programs kept 50.0 of" in out
+    assert out.splitlines()[-1].startswith("advice: 2 workers (while other programs keep this machine busy")

@@ -32,8 +32,15 @@ def tables(plan: TrialPlan, found: Analysis, target_accuracy: float) -> list[Tex
     return [table for table in made if table.rows]
 
 
-def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float) -> list[str]:
-    """What is said under the tables, the advice last."""
+def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, busy: bool = False) -> list[str]:
+    """What is said under the tables, the advice last.
+
+    Args:
+        plan: What was to be run.
+        found: What came out.
+        target_accuracy: The accuracy to which times were taken.
+        busy: Whether other programs took a good part of the machine: more workers then lose more than they would alone.
+    """
     lines = [explain(choice) for choice in found.choices]
     lines += [explain(choice, f"soonest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
     for batch_size, cores, one in found.narrower:
@@ -44,7 +51,8 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float) -> li
         there = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
         listed = ", ".join(map(str, beyond))
         lines.append(f"oversubscribed: {listed} workers take turns on {there}; such figures say nothing of scaling")
-    return [*lines, f"advice: {found.advice}"]
+    limits = " (while other programs keep this machine busy: repeat it on an idle one)" if busy else ""
+    return [*lines, f"advice: {found.advice}{limits}"]
 
 
 def show(table: TextTable) -> None:

@@ -158,7 +158,8 @@ def _show(results: _Results) -> None:
     for trial in unlike_weights(results.measurements):
         say(f"warning: not the same weights in each round: {trial.title}")
     foreign_cores = [one.foreign_cores for one in results.measurements]
-    if warning := crowded(foreign_cores, results.plan.cores):
+    warning = crowded(foreign_cores, results.plan.cores)
+    if warning:
         say(f"warning: {warning}")
     files = [results.folder / "bench.json"]
     try:
@@ -167,7 +168,7 @@ def _show(results: _Results) -> None:
     except TfmpError as error:
         say(f"{error.what}: {error.hint}")
     say(f"written: {', '.join(map(str, files))}")
-    for line in advice_lines(results.plan, found, results.options.target_accuracy):
+    for line in advice_lines(results.plan, found, results.options.target_accuracy, busy=warning is not None):
         say(line)
 
 
