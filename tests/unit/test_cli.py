@@ -55,6 +55,8 @@ def imported(*arguments: str) -> tuple[set[str], int]:
         (("train", "--set", "training.learing_rate=0.1"), 2),
         (("train", "no-such-file.yaml"), 2),
         (("evaluate", "no-such-run"), 2),
+        (("bench", "--workers", "2,x"), 2),
+        (("bench", "--workers", "8", "--batch-size", "4"), 2),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )

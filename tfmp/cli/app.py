@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("tfmp.cli.train", "Train here: N worker processes, or one process on several devices."),
     "worker": ("tfmp.cli.worker", "Be one worker of a cluster of several hosts."),
     "evaluate": ("tfmp.cli.evaluate", "Evaluate a run's trained model on its test set."),
+    "bench": ("tfmp.cli.bench", "Measure how training scales on this machine, and advise."),
     "launch": ("tfmp.cli.launch", "Run any program N times as one supervised cluster."),
 }
 
@@ -33,6 +34,7 @@ Examples:
   tfmp worker --workers h0:2222,h1:2222 --index 0     on h0; on h1 with --index 1
   tfmp evaluate runs/20260101-120000-mnist
   tfmp launch -n 4 -- python my_script.py
+  tfmp bench --quick                      how many workers pay off here
 
 \b
 Shell completion (bash; zsh and fish alike):

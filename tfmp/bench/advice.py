@@ -1,0 +1,136 @@
+"""What the figures say to do: how many workers, which collective. Inside the noise there is no winner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from tfmp.bench.paired import Comparison, Rounds, compare
+from tfmp.report.numbers import count
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The number of workers to use at one batch size.
+
+    Attributes:
+        batch_size: Global batch.
+        workers: The fewest that no other number beats beyond the noise; ``None`` where noise could not be told, from
+            a single round.
+        others: For each other number of workers, how many times as fast as it the chosen number is.
+    """
+
+    batch_size: int
+    workers: int | None
+    others: Mapping[int, Comparison]
+
+    @property
+    def slower(self) -> tuple[int, ...]:
+        """Larger numbers of workers that are slower beyond the noise."""
+        return self._larger("more")
+
+    @property
+    def no_faster(self) -> tuple[int, ...]:
+        """Larger numbers of workers whose difference is inside the noise."""
+        return self._larger("noise")
+
+    def _larger(self, verdict: str) -> tuple[int, ...]:
+        chosen = self.workers
+        if chosen is None:
+            return ()
+        return tuple(n for n, other in sorted(self.others.items()) if n > chosen and other.verdict == verdict)
+
+
+def choose(batch_size: int, rates: Mapping[int, Rounds]) -> Choice | None:
+    """Choose among numbers of workers by their samples/s, round by round; ``None`` where fewer than two were measured.
+
+    More workers cost memory and start-up: they are chosen only where they are faster beyond the noise.
+    """
+    measured = {workers: found for workers, found in sorted(rates.items()) if found}
+    if len(measured) < 2:
+        return None
+    for chosen, own in measured.items():
+        against = {n: compare(own, other) for n, other in measured.items() if n != chosen}
+        others = {n: found for n, found in against.items() if found is not None}
+        if len(others) < len(against) or any(found.rounds < 2 for found in others.values()):
+            return Choice(batch_size, None, others)
+        if all(found.verdict != "less" for found in others.values()):
+            return Choice(batch_size, chosen, others)
+    raise AssertionError("the fastest is beaten by none")
+
+
+def explain(choice: Choice, prefix: str = "") -> str:
+    """``global batch 256: 2 workers, 1.41 (1.31 to 1.52) times as fast as 1 worker; 4 is slower here``."""
+    place = f"{prefix}global batch {choice.batch_size:,}"
+    if choice.workers is None:
+        return f"{place}: no choice: from one round, noise and difference cannot be told apart"
+    text = f"{place}: {count(choice.workers, 'worker')}"
+    if smaller := [n for n in choice.others if n < choice.workers]:
+        least = min(smaller)
+        text += f", {ratio_text(choice.others[least])} times as fast as {count(least, 'worker')}"
+    return "; ".join([text, *_about_larger(choice)])
+
+
+def advise(choices: Sequence[Choice]) -> str:
+    """The sentence at the end.
+
+    ``2 workers; 4 is slower here`` where all batch sizes agree; else a part for each answer:
+    ``1 worker at global batch 32; 2 workers at 256 and 2,048``.
+    """
+    known = [one for one in choices if one.workers is not None]
+    if not choices:
+        return "no advice: fewer than two numbers of workers were measured"
+    if not known:
+        return "no advice: one round cannot tell a difference from noise (--rounds 3 or more)"
+    groups: dict[int, list[Choice]] = {}
+    for one in known:
+        groups.setdefault(one.workers or 0, []).append(one)
+    if len(groups) == 1 and len(known) == len(choices):
+        ((workers, _),) = groups.items()
+        common = [one for one in _about_larger(known[0]) if all(one in _about_larger(other) for other in known)]
+        return "; ".join([count(workers, "worker"), *common])
+    parts = []
+    for workers, group in groups.items():
+        batches = _listed([f"{one.batch_size:,}" for one in group])
+        parts.append(f"{count(workers, 'worker')} at global batch {batches}")
+    if unknown := [f"{one.batch_size:,}" for one in choices if one.workers is None]:
+        parts.append(f"no advice at global batch {_listed(unknown)}")
+    return "; ".join(parts)
+
+
+def ratio_text(found: Comparison) -> str:
+    """``1.41 (1.31 to 1.52)``: the ratio and its 95 % confidence interval; without it for a single round."""
+    if found.rounds < 2:
+        return f"{found.ratio:.2f} (one round)"
+    return f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def compare_collectives(first: str, second: str, found: Comparison) -> str:
+    """``shm is 3.40 (3.10 to 3.70) times as fast as ring``, or that the noise hides any difference."""
+    if found.verdict == "more":
+        return f"{first} is {ratio_text(found)} times as fast as {second}"
+    if found.verdict == "less":
+        return f"{second} is {ratio_text(_inverse(found))} times as fast as {first}"
+    if found.rounds < 2:
+        return f"{first} and {second}: a single round tells no winner (ratio {found.ratio:.2f})"
+    return f"{first} and {second}: no winner, {ratio_text(found)} is inside the noise"
+
+
+def _inverse(found: Comparison) -> Comparison:
+    return Comparison(1 / found.ratio, 1 / found.high, 1 / found.low, found.rounds)
+
+
+def _about_larger(choice: Choice) -> list[str]:
+    texts = []
+    if choice.slower:
+        texts.append(
+            f"{_listed(list(map(str, choice.slower)))} {'is' if len(choice.slower) == 1 else 'are'} slower here"
+        )
+    if choice.no_faster:
+        verb = "is" if len(choice.no_faster) == 1 else "are"
+        texts.append(f"{_listed(list(map(str, choice.no_faster)))} {verb} not faster beyond the noise")
+    return texts
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"

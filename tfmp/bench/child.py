@@ -1,0 +1,29 @@
+"""One ``tfmp train`` under a benchmark: ``python -m tfmp.bench.child PARENT CPUS ARGUMENT…``.
+
+It ends with the benchmark, however that ends, and keeps to the CPUs that it is given (``0,1``; ``-`` for any): both
+have to be arranged from inside, before anything is started, and both outlive the ``exec``.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from tfmp.errors import EXIT_TERMINATED
+from tfmp.launch.osproc import set_parent_death_signal
+
+
+def main() -> None:
+    """Arrange both and become ``tfmp ARGUMENT…``."""
+    parent, cpus, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    set_parent_death_signal(signal.SIGTERM)
+    if os.getppid() != parent:  # it has ended already
+        sys.exit(EXIT_TERMINATED)
+    if cpus != "-":
+        os.sched_setaffinity(0, set(map(int, cpus.split(","))))
+    os.execv(sys.executable, [sys.executable, "-m", "tfmp", *arguments])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""What a benchmark ran on: without it a figure means nothing."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tfmp import __version__
+
+_PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
+
+
+def describe_machine(cores: int, cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+    """Processor, cores, memory, system and the load before the first run.
+
+    Args:
+        cores: Cores that may be used.
+        cpuinfo: Where Linux describes its processors.
+    """
+    import psutil
+
+    return {
+        "cpu": _cpu_name(cpuinfo) or platform.machine(),
+        "architecture": platform.machine(),
+        "cores": cores,
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": platform.platform(),
+        "load": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Versions of tfmp, Python and what computes."""
+    found = {"tfmp": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def busy(load: float, cores: int) -> str | None:
+    """A warning where other work takes a good part of the machine, else ``None``."""
+    if load < 0.25 * cores:
+        return None
+    return f"this machine is busy (load {load:.1f} on {cores} cores): expect noise, and fewer clear answers"
+
+
+def busy_s(cpus: Sequence[int]) -> float:
+    """CPU seconds that these CPUs have spent on anything since the machine was started."""
+    import psutil
+
+    times = psutil.cpu_times(percpu=True)
+    # By name: "guest" is part of "user", "iowait" is idle. Stolen time is taken by others too, beside this machine.
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal")
+    return sum(getattr(times[cpu], kind, 0.0) for cpu in cpus if cpu < len(times) for kind in kinds)
+
+
+def own_s() -> float:
+    """CPU seconds of this process and of all descendants that have ended and were waited for."""
+    return sum(os.times()[:4])
+
+
+def crowded(foreign_cores: Sequence[float], cores: int) -> str | None:
+    """A warning where other programs took more than a tenth of the machine during the runs, else ``None``.
+
+    Args:
+        foreign_cores: For each run, the cores that they kept busy on average.
+        cores: Cores of this machine that may be used.
+    """
+    if not foreign_cores or statistics.median(foreign_cores) <= 0.1 * cores:
+        return None
+    usual, most = statistics.median(foreign_cores), max(foreign_cores)
+    return f"other programs kept {usual:.1f} of {cores} cores busy meanwhile (at most {most:.1f}): expect noise"
+
+
+def _cpu_name(cpuinfo: Path) -> str | None:
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

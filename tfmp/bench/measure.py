@@ -1,0 +1,252 @@
+"""Runs one trial: ``tfmp train`` as a child process, several at once for a reference without exchange."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tfmp.bench.analysis import Measurement
+from tfmp.bench.machine import busy_s, own_s
+from tfmp.bench.trials import Trial, shares
+from tfmp.errors import TfmpError
+from tfmp.launch.signals import SignalInbox
+from tfmp.runfolder import RunFolder
+
+_TICK_S = 0.1
+#: Beyond the run's own grace period, for the launcher to tidy up.
+_STOP_S = 10.0
+
+
+class Interrupted(Exception):
+    """A stop signal came; every child has ended. ``signum`` is the signal."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all trials have in common.
+
+    Attributes:
+        config: File with the resolved configuration.
+        folder: Where the trials' run folders lie while they are needed.
+        cpus: Numbers of the CPUs that references are held to: as many as there are cores to use.
+        train_samples: Training samples of an epoch.
+        epochs: Epochs of each run.
+        grace_period_s: The configuration's.
+    """
+
+    config: Path
+    folder: Path
+    cpus: tuple[int, ...]
+    train_samples: int
+    epochs: int
+    grace_period_s: float
+
+
+@dataclass
+class Child:
+    """One process of a trial."""
+
+    folder: RunFolder
+    arguments: list[str]
+    cpus: tuple[int, ...] | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def errors(self) -> Path:
+        return self.folder.path.with_suffix(".stderr")
+
+
+def run_trial(
+    bench: Bench, trial: Trial, number: int, inbox: SignalInbox, on_tick: Callable[[], None] = lambda: None
+) -> Measurement:
+    """Run a trial to its end and read what it left; its folder is removed unless it failed.
+
+    Args:
+        bench: See :class:`Bench`.
+        trial: What to run.
+        number: The round.
+        inbox: Stop signals.
+        on_tick: Called several times a second.
+
+    Raises:
+        Interrupted: A stop signal came.
+        TfmpError: The training failed, or left no figure.
+    """
+    folder = bench.folder / f"round-{number}" / trial.name
+    folder.mkdir(parents=True)
+    children = children_of(bench, trial, folder)
+    busy_before_s, own_before_s = busy_s(bench.cpus), own_s()
+    began_s, began = time.time(), time.monotonic()
+    try:
+        for child in children:
+            _start(child)
+        failed = wait_for(children, inbox, on_tick, bench.grace_period_s)
+        seconds = time.monotonic() - began
+    finally:
+        _end(children, signal.SIGKILL, 0.0)
+    if failed is not None:
+        raise _failure(failed)
+    foreign_s = busy_s(bench.cpus) - busy_before_s - (own_s() - own_before_s)
+    folders = [child.folder for child in children]
+    found = read_trial(trial, number, folders, began_s, seconds, max(0.0, foreign_s / seconds))
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def read_trial(
+    trial: Trial, number: int, folders: Sequence[RunFolder], began_s: float, seconds: float, foreign_cores: float
+) -> Measurement:
+    """Read the run folders of a trial that ended well.
+
+    Args:
+        trial: What was run.
+        number: The round.
+        folders: Its run folders.
+        began_s: Wall clock when the commands were started.
+        seconds: Seconds that they took.
+        foreign_cores: Cores that other programs kept busy meanwhile.
+
+    Raises:
+        TfmpError: A file is missing or has no figure to offer.
+    """
+    rates, first_steps_s, digests = [], [], []
+    try:
+        for folder in folders:
+            epochs = _lines(folder.metrics)
+            rates.append(tuple(float(one["samples_per_second"]) for one in epochs[1:]))
+            events = _lines(folder.events)
+            first_steps_s.append(next(one["time"] for one in events if one["event"] == "first_step") - began_s)
+            summary = json.loads(folder.summary.read_text(encoding="utf-8"))
+            digests.append(summary["weights_sha256"])
+        # Of several folders the first speaks for the accuracy: a reference is not asked for it.
+        reached = [(one["time"] - began_s, one.get("val_accuracy")) for one in _epoch_events(folders[0])]
+        speed = sum(statistics.median(one) for one in rates)
+    except (OSError, ValueError, KeyError, TypeError, StopIteration, statistics.StatisticsError) as error:
+        raise TfmpError(
+            f"the run left no usable figures: {type(error).__name__}: {error}",
+            where=str(folders[0].path),
+            hint="at least two epochs are needed; is anything else writing there?",
+        ) from error
+    return Measurement(
+        trial=trial,
+        round=number,
+        rates=tuple(rates),
+        samples_per_second=speed,
+        first_step_s=max(first_steps_s),
+        reached=tuple(reached),
+        seconds=seconds,
+        collective=summary["collective"],
+        weights_sha256=tuple(digests),
+        foreign_cores=foreign_cores,
+    )
+
+
+def _epoch_events(folder: RunFolder) -> list[dict[str, Any]]:
+    return [one for one in _lines(folder.events) if one["event"] == "epoch"]
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def children_of(bench: Bench, trial: Trial, folder: Path) -> list[Child]:
+    """The processes of a trial, not started, with run folders below ``folder``."""
+    common = ["train", str(bench.config), "-q", "--no-live", "--max-restarts", "0", "--epochs", str(bench.epochs)]
+    common += ["--set", "cluster.base_port=null"]  # several may run at once
+    if trial.kind != "apart":
+        run = RunFolder(folder / "run")
+        cpus = None if trial.cores is None else bench.cpus[: trial.cores]
+        arguments = [*common, "--workers", str(trial.workers), "--batch-size", str(trial.batch_size)]
+        return [Child(run, [*arguments, "--collective", trial.collective, "--run-dir", str(run.path)], cpus)]
+    children = []
+    batches, samples = shares(trial.batch_size, trial.workers), shares(bench.train_samples, trial.workers)
+    for place, (batch, own) in enumerate(zip(batches, samples, strict=True)):
+        run = RunFolder(folder / f"run-{place}")
+        arguments = [*common, "--workers", "1", "--batch-size", str(batch), "--set", f"data.limit_train={own}"]
+        # They would validate at different times, and each of them all samples.
+        arguments += ["--set", "training.validation_every=0", "--run-dir", str(run.path)]
+        children.append(Child(run, arguments, cpu_share(bench.cpus, trial.workers, place)))
+    return children
+
+
+def cpu_share(cpus: tuple[int, ...], workers: int, place: int) -> tuple[int, ...]:
+    """The CPUs of worker ``place`` of several; where there are more workers than CPUs, they take turns."""
+    each = max(1, len(cpus) // workers)
+    return tuple(cpus[(place * each + one) % len(cpus)] for one in range(each))
+
+
+def _start(child: Child) -> None:
+    cpus = "-" if child.cpus is None else ",".join(map(str, child.cpus))
+    with child.errors.open("wb") as errors:
+        child.process = subprocess.Popen(
+            [sys.executable, "-m", "tfmp.bench.child", str(os.getpid()), cpus, *child.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,  # Ctrl-C at the terminal is for the benchmark, which passes it on
+        )
+
+
+def wait_for(
+    children: Sequence[Child], inbox: SignalInbox, on_tick: Callable[[], None], grace_period_s: float
+) -> Child | None:
+    """Wait until all have ended well, or one has failed: that one is returned, and the others are stopped.
+
+    Raises:
+        Interrupted: A stop signal came.
+    """
+    while True:
+        # Before the children are judged: Ctrl-C may have hit one that had no session of its own yet.
+        if signals := inbox.read():
+            _end(children, signals[0], grace_period_s + _STOP_S, inbox)
+            raise Interrupted(signals[0])
+        codes = [child.process.poll() for child in children if child.process is not None]
+        if all(code == 0 for code in codes):
+            return None
+        for child, code in zip(children, codes, strict=True):
+            if code:
+                _end(children, signal.SIGTERM, grace_period_s + _STOP_S)
+                return child
+        select.select([inbox], [], [], _TICK_S)
+        on_tick()
+
+
+def _end(children: Sequence[Child], signum: int, patience_s: float, inbox: SignalInbox | None = None) -> None:
+    """Ask the children that are left to stop; kill them when patience ends, or a second signal comes."""
+    left = [child.process for child in children if child.process is not None and child.process.poll() is None]
+    for process in left:
+        with suppress(ProcessLookupError):
+            process.send_signal(signum)
+    deadline = time.monotonic() + patience_s
+    while any(process.poll() is None for process in left) and time.monotonic() < deadline:
+        if inbox is not None and inbox.read():
+            break
+        time.sleep(0.02)
+    for process in left:
+        if process.poll() is None:
+            process.kill()  # its helper and workers end with it
+            process.wait()
+
+
+def _failure(child: Child) -> TfmpError:
+    code = child.process.returncode if child.process is not None else 0
+    lines = child.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    text = "\n".join(f"  | {line}" for line in lines[:12]) or "  | (it said nothing)"
+    what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return TfmpError(f"a run failed with {what}:\n{text}", where=str(child.folder.path), exit_code=1)

@@ -1,0 +1,176 @@
+"""The result of a benchmark as tables of text: on a terminal drawn by rich, in a pipe aligned and plain."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from tfmp.bench.advice import compare_collectives, explain, ratio_text
+from tfmp.bench.analysis import Analysis, Row
+from tfmp.bench.paired import Figure
+from tfmp.bench.scaling import StepSplit
+from tfmp.bench.trials import TrialPlan
+from tfmp.report.numbers import count, seconds
+from tfmp.report.summary import print_table
+
+_NONE = "-"
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """A title, a heading and rows; what is missing is a dash."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+
+
+def tables(plan: TrialPlan, found: Analysis, target_accuracy: float) -> list[TextTable]:
+    """All tables that have something to show."""
+    made = [_throughput(plan, found), _times(found, target_accuracy), _steps(found), _collectives(plan, found)]
+    return [table for table in made if table.rows]
+
+
+def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, busy: bool = False) -> list[str]:
+    """What is said under the tables, the advice last.
+
+    Args:
+        plan: What was to be run.
+        found: What came out.
+        target_accuracy: The accuracy to which times were taken.
+        busy: Whether other programs took a good part of the machine: more workers then lose more than they would alone.
+    """
+    lines = [explain(choice) for choice in found.choices]
+    lines += [explain(choice, f"soonest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
+    for batch_size, cores, one in found.narrower:
+        fewer = "1 core" if cores == 1 else f"{cores} cores"
+        speed = f"1 worker is {ratio_text(one)} times as fast on {fewer} as on all {plan.cores}"
+        lines.append(f"global batch {batch_size:,}: {speed} (--set cluster.threads_per_worker={cores})")
+    if beyond := [n for n in plan.workers if n > plan.cores]:
+        there = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
+        listed = ", ".join(map(str, beyond))
+        lines.append(f"oversubscribed: {listed} workers take turns on {there}; such figures say nothing of scaling")
+    limits = " (while other programs keep this machine busy: repeat it on an idle one)" if busy else ""
+    return [*lines, f"advice: {found.advice}{limits}"]
+
+
+def show(table: TextTable) -> None:
+    """Print a table."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+        from rich.table import Table
+
+        drawn = Table(title=table.title, title_justify="left")
+        for number, (column, *cells) in enumerate(zip(table.columns, *table.rows, strict=True)):
+            # On a narrow terminal what has several words takes several lines, and no number is cut.
+            words = any(" " in text for text in (column, *cells))
+            drawn.add_column(column, justify="right" if number else "left", no_wrap=not words, overflow="fold")
+        for row in table.rows:
+            drawn.add_row(*row)
+        Console(highlight=False, markup=False).print(drawn)
+    else:
+        print(table.title)
+        print_table(table.columns, table.rows)
+    for note in table.notes:
+        print(f"  {note}")
+    print(flush=True)
+
+
+def _throughput(plan: TrialPlan, found: Analysis) -> TextTable:
+    least = plan.workers[0]
+    columns = ("global batch", "workers", "samples/s", "spread", f"to {least}", "strong", "weak")
+    rows = [
+        (
+            f"{row.batch_size:,}",
+            str(row.workers),
+            f"{row.rate.median:,.0f}",
+            _spread(row.rate),
+            ratio_text(row.against_one) if row.against_one else _NONE,
+            _percent(row.strong),
+            _percent(row.weak),
+        )
+        for row in found.rows
+    ]
+    notes = (
+        "samples/s: median over the rounds of the median epoch after the first; spread: slowest and fastest round",
+        f"to {least}: ratio to {count(least, 'worker')} and its 95 % confidence interval; strong, weak: efficiency",
+        "against one worker on as many cores as each has, at the same global batch and at the same batch a worker",
+    )
+    names = sorted({row.collective for row in found.rows if row.workers > 1})
+    title = f"throughput, collective {', '.join(names)}" if names else "throughput"
+    return TextTable(title, columns, tuple(rows), notes)
+
+
+def _times(found: Analysis, target_accuracy: float) -> TextTable:
+    columns = ("global batch", "workers", "to the first step", f"to val_accuracy {target_accuracy:g}")
+    rows = [(f"{row.batch_size:,}", str(row.workers), _seconds(row.first_step_s), _target(row)) for row in found.rows]
+    return TextTable("seconds from Enter", columns, tuple(rows))
+
+
+def _target(row: Row) -> str:
+    if row.target_s is None:
+        return "not reached"
+    missed = row.rate.rounds - row.target_s.rounds
+    return _seconds(row.target_s) + (f", not in {missed}" if missed else "")
+
+
+def _steps(found: Analysis) -> TextTable:
+    columns = ("global batch", "workers", "step", "exchange", "compute", "rest")
+    rows = [
+        (
+            f"{batch:,}",
+            str(workers),
+            _milliseconds(split.step_s),
+            exchange_text(split),
+            _NONE if split.compute_s is None else _milliseconds(split.compute_s),
+            _NONE if split.fixed_s is None else _milliseconds(split.fixed_s),
+        )
+        for batch, workers, split in found.splits
+    ]
+    notes = (
+        "exchange: what is gone where the same workers train apart, at the same time: the sum, and waiting for each",
+        "other; compute: what grows with the batch (input, forward, backward); rest: what does not (optimizer, Python)",
+    )
+    return TextTable("where the time of a step goes", columns, tuple(rows), notes)
+
+
+def exchange_text(split: StepSplit) -> str:
+    """``0.210 ms``, with what it is below where it does not stand out of the noise."""
+    if split.measurable:
+        return _milliseconds(split.exchange_s)
+    if split.exchange_high_s == float("inf"):
+        return f"{_milliseconds(split.exchange_s)} (one round)"
+    return f"{_milliseconds(split.exchange_s)} (noise: below {1e3 * max(0.0, split.exchange_high_s):.3f})"
+
+
+def _collectives(plan: TrialPlan, found: Analysis) -> TextTable:
+    columns = ("global batch", "workers", *(f"{name}, samples/s" for name in plan.collectives), "")
+    rows = [
+        (
+            f"{row.batch_size:,}",
+            str(row.workers),
+            *(f"{row.rates[name].median:,.0f}" if name in row.rates else _NONE for name in plan.collectives),
+            "; ".join(compare_collectives(plan.collectives[0], name, one) for name, one in row.against_first.items()),
+        )
+        for row in found.collectives
+    ]
+    return TextTable("collectives", columns, tuple(rows))
+
+
+def _spread(one: Figure) -> str:
+    return f"{one.low:,.0f} to {one.high:,.0f}" if one.rounds > 1 else "one round"
+
+
+def _percent(one: Figure | None) -> str:
+    return _NONE if one is None else f"{one.median:.0%}"
+
+
+def _seconds(one: Figure | None) -> str:
+    if one is None:
+        return _NONE
+    return f"{seconds(one.median)} ({one.low:.1f} to {one.high:.1f})" if one.rounds > 1 else seconds(one.median)
+
+
+def _milliseconds(value_s: float) -> str:
+    return f"{1e3 * value_s:.3f} ms"
