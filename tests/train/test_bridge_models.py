@@ -307,3 +307,21 @@ def test_a_bridged_model_saves_as_the_class_it_is(tmp_path: Any) -> None:
     assert type(loaded) is keras.Sequential
     assert difference(loaded, model) == 0.0
     assert BATCH > 0
+
+
+def test_a_model_that_xla_cannot_compile_runs_without_and_says_why() -> None:
+    class Odd(keras.layers.Layer):
+        def call(self, x: Any) -> Any:
+            return x * tf.ensure_shape(tf.numpy_function(lambda v: np.ones_like(v), [x], x.dtype), x.shape)
+
+    def odd() -> Any:
+        keras.utils.set_random_seed(1)
+        layers = [keras.layers.Dense(8), Odd(), keras.layers.Dense(CLASSES, "softmax")]
+        model = keras.Sequential([keras.layers.Input((FEATURES,)), *layers])
+        model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+        return model
+
+    plain, _ = train_bridged(1, odd, epochs=1)
+    with pytest.warns(UserWarning, match=r"forward and backward runs uncompiled, as XLA cannot compile it: .*PyFunc"):
+        tried, _ = train_bridged(1, odd, epochs=1, jit_compile=True)
+    assert difference(plain, tried) <= 1e-8

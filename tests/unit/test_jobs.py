@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.hints import known_hint
 from tfmp.jobs.meeting import compose_meeting, meeting_in, meeting_of_launchers, settle_collective
 from tfmp.jobs.outcome import Findings, describe_failure, failure_record, other_workers
-from tfmp.jobs.scratch import scratch_folder
+from tfmp.jobs.scratch import in_use, scratch_folder
 from tfmp.jobs.verdict import Evidence, judge
 from tfmp.launch.spec import GroupResult, WorkerExit
 
@@ -107,9 +106,9 @@ def test_launchers_of_one_host_meet_in_one_folder_which_its_first_removes(
             assert first is not None
             assert second is not None
             assert first == third != second
-            assert first.directory.name.startswith("tfmp-11-")
+            assert first.directory.parent.name.startswith("tfmp-11-")
         assert first.directory.is_dir()
-    assert not first.directory.exists()
+    assert not first.directory.parent.exists()
     with meeting_of_launchers(meeting_plan("ring", 0, 1), 0, told) as nothing:
         assert nothing is None
 
@@ -130,15 +129,22 @@ def test_workers_of_one_address_without_common_memory_take_the_ring(monkeypatch:
 def test_temporary_files_go_with_the_attempt_and_those_of_dead_launchers_with_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Whether the others live is told by their locks: processes of another container have no ids here."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    abandoned, alive, other = (
-        tmp_path / name for name in (f"tfmp-{dead.pid}-abc", f"tfmp-{os.getppid()}-abc", "tfmp-mine-abc")
+    unseen_pid = 2**22 + 1
+    dead, alive, young, old, other = (
+        tmp_path / name
+        for name in (f"tfmp-{os.getpid()}-a", f"tfmp-{unseen_pid}-b", "tfmp-1-c", "tfmp-1-d", "tfmp-mine-e")
     )
-    for folder in (abandoned, alive, other):
+    for folder in (dead, alive, young, old, other):
         folder.mkdir()
-    with scratch_folder() as folder:
+    with in_use(dead):
+        pass
+    os.utime(old, (1, 1))
+    os.utime(other, (1, 1))
+    with in_use(alive), in_use(alive), scratch_folder() as folder:
         (folder / "left.py").write_text("")
         assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(tmp_path.iterdir()) == sorted([alive, other])
+        with scratch_folder():
+            assert (folder / "left.py").exists()
+    assert sorted(tmp_path.iterdir()) == sorted([alive, young, other])

@@ -64,8 +64,11 @@ class Execution:
         self._training = training
         self._compiled = compiled
         self._autograph = autograph
-        self._replica_step = ReplicaStep(model, reducer, jit_compile=compiled == "all")
+        # An evaluation has too few steps to make up for its compilation.
+        self._replica_step = ReplicaStep(model, reducer, jit_compile=training and compiled == "all")
         self._step = self._replica_step.train if training else self._replica_step.evaluate
+        self._local_step: LocalStep | None = None
+        self._rows = 0
 
     def build(self, feed: IndexedFeed | None) -> Callable[[Any, list[float]], Any]:
         """A function of the iterator and this worker's wishes.
@@ -80,6 +83,7 @@ class Execution:
 
         def execute(iterator: Any, wishes: list[float]) -> Any:
             try:
+                self._before_the_first()
                 return compiled(iterator, tf.constant(wishes, tf.float64))
             except Exception:
                 if self._replica_step.refused is not None:
@@ -140,6 +144,7 @@ class Execution:
             autograph=self._autograph,
         )
         self._replica_step = step.replica_step
+        self._local_step, self._rows = step, feed.batch_spec()[0].shape[0]
 
         def run(iterator: Any, wishes: tf.Tensor) -> Any:
             block = first_local(self._strategy, iterator.get_next())
@@ -158,6 +163,11 @@ class Execution:
             return self._end(k, losses, tf.cast(block["n_global"], tf.float64), loss_sums, wishes)
 
         return run
+
+    def _before_the_first(self) -> None:
+        step, self._local_step = self._local_step, None
+        if step is not None and not self._model.run_eagerly:
+            step.leave_uncompiled_what_xla_cannot(self._model.steps_per_execution, self._rows)
 
     def _start(self) -> Any:
         none = tf.zeros([self._model.steps_per_execution], tf.float64)

@@ -10,6 +10,7 @@ It needs dense gradients of one type and metrics that take sample weights; :func
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -68,10 +69,39 @@ class LocalStep:
         self._gather = gather
         self.replica_step = ReplicaStep(model, reducer)
         self._variables = model.trainable_weights
+        self._compiles_all = compiled == "all"
+        self._autograph = autograph
         self._forward_backward = tf.function(
             self._run_forward_backward, jit_compile=compiled == "all", autograph=autograph
         )
         self._apply = tf.function(self._run_apply, jit_compile=compiled != "none", autograph=autograph)
+
+    def leave_uncompiled_what_xla_cannot(self, steps_per_execution: int, rows: int) -> None:
+        """Try both functions on XLA, and say why where one has to run without. Every worker comes to the same.
+
+        Args:
+            steps_per_execution: K.
+            rows: P.
+        """
+        if not self._compiles_all:
+            return
+        k = tf.constant(0)
+        counts = {name: tf.zeros([steps_per_execution], tf.int32) for name in ("n_local", "n_global")}
+        block = {"index": tf.zeros([steps_per_execution, rows], tf.int32), **counts, "steps": k}
+        self._forward_backward = self._if_compilable(self._forward_backward, "forward and backward", block, k)
+        vector = self._forward_backward.get_concrete_function(block, k).structured_outputs
+        self._apply = self._if_compilable(self._apply, "the optimizer", tf.zeros(vector.shape, vector.dtype))
+
+    def _if_compilable(self, function: Any, name: str, *arguments: Any) -> Any:
+        """The function; in its place one that is not compiled, if it cannot be."""
+        try:
+            # Found out beforehand: at the first step the batch would be taken and lost.
+            function.experimental_get_compiler_ir(*arguments)(stage="hlo", platform_name="CPU")
+        except ValueError as error:
+            reason = str(error).partition("\n")[0]
+            warnings.warn(f"tfmp: {name} runs uncompiled, as XLA cannot compile it: {reason}", stacklevel=2)
+            return tf.function(function.python_function, autograph=self._autograph)
+        return function
 
     def step(self, block: Any, k: tf.Tensor) -> tf.Tensor:
         """Run step ``k`` of a block (call in cross-replica context, inside a ``tf.function``).

@@ -17,6 +17,7 @@ _KNOWN = (
     ("Could not start gRPC server", "a port is taken by another program: leave out --base-port, or choose another"),
     ("No space left on device", "the disk is full: free some space, or use another --run-dir"),
     ("command not found", "give the program as in a shell: tfmp launch -n 2 -- python script.py"),
+    ("trying to compile graph", "XLA cannot compile this model: leave out training.jit_compile"),
     ("OOM when allocating tensor", "out of memory: a smaller --batch-size, a smaller model, or fewer workers"),
     ("MemoryError", "out of memory: a smaller --batch-size, a smaller model, or fewer workers"),
 )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfmp.cluster.collective import Collective
 from tfmp.errors import UsageError
+from tfmp.jobs.scratch import in_use
 
 if TYPE_CHECKING:
     from tfmp.cluster.plan import Plan
@@ -108,12 +109,14 @@ def meeting_of_launchers(plan: Plan, rank: int, told: Mapping[str, Any]) -> Iter
         return
     host = plan.hosts[rank]
     first = plan.hosts.index(host)
-    # Named after the host's first launcher, as its own temporary folder is: whoever finds that one dead removes it.
     name = hashlib.sha256(f"{told['secret']} {host}".encode()).hexdigest()[:16]
-    directory = Path(tempfile.gettempdir()) / f"tfmp-{told['pids'][first]}-{name}"
-    directory.mkdir(mode=0o700, exist_ok=True)
+    folder = Path(tempfile.gettempdir()) / f"tfmp-{told['pids'][first]}-{name}"
+    directory = folder / "meeting"
+    for one in (folder, directory):
+        one.mkdir(mode=0o700, exist_ok=True)
     try:
-        yield Meeting(directory, told["secret"])
+        with in_use(folder):
+            yield Meeting(directory, told["secret"])
     finally:
         if rank == first:
-            shutil.rmtree(directory, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,21 +1,27 @@
 """A private temporary folder for what the workers of one attempt leave behind, and the end of abandoned ones.
 
-Workers end by ``os._exit``, so nothing of Python's cleaning up happens in them: TensorFlow alone leaves some thirty
-files of generated code a worker. They go with this folder. A launcher that was killed cannot remove its own: the next
-one does.
+Workers end by ``os._exit``, so nothing of Python's cleaning up happens in them: what they leave goes with this folder.
+A launcher that was killed cannot remove its own: the next one does. Whoever uses a folder holds a lock on a file in
+it, which ends with the process. (Process ids would not do: launchers in containers may share the folder for temporary
+files, and each sees only its own processes.)
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_NAME = re.compile(r"tfmp-(\d+)-\w+")
+_NAME = re.compile(r"tfmp-\d+-\w+")
+_LOCK = ".in-use"
+#: A folder without a lock file is as young as this, or abandoned.
+_YOUNG_S = 60.0
 
 
 @contextmanager
@@ -26,23 +32,40 @@ def scratch_folder() -> Iterator[Path]:
         OSError: There is no place for temporary files.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=f"tfmp-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix=f"tfmp-{os.getpid()}-", ignore_cleanup_errors=True) as folder,
+        in_use(Path(folder)),
+    ):
         yield Path(folder)
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Keep other launchers from removing the folder; several may use one."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _remove_abandoned(parent: Path) -> None:
     for folder in parent.glob("tfmp-*-*"):
-        match = _NAME.fullmatch(folder.name)
         with suppress(OSError):
-            if match and folder.lstat().st_uid == os.getuid() and not _is_alive(int(match[1])):
+            if _NAME.fullmatch(folder.name) and folder.lstat().st_uid == os.getuid() and _is_abandoned(folder):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_alive(pid: int) -> bool:
+def _is_abandoned(folder: Path) -> bool:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return time.time() - folder.lstat().st_mtime > _YOUNG_S
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
         return False
-    except OSError:
-        return True
+    finally:
+        os.close(descriptor)
     return True
