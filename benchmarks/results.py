@@ -22,7 +22,9 @@ from support import HERE, has_torch
 SECTIONS = {
     "peers": "Beside its peers",
     "startup": "From Enter",
+    "step": "The parts of a step, one worker and one thread, CPU time",
     "collective": "The sum in shared memory alone",
+    "scaling": "How the cost grows with workers and with the model",
 }
 
 
@@ -70,6 +72,8 @@ def main() -> None:
     more = {
         "peers": ["--rounds", str(options.rounds), "--torch-python", options.torch_python],
         "startup": ["--rounds", str(options.rounds)],
+        "step": [],
+        "scaling": ["--rounds", str(options.rounds)],
         "collective": ["--ranks", "2,4", "--kinds", "futex"],
     }
     text = [
