@@ -31,6 +31,7 @@ OWN = "tfmp, 2 workers"
 
 def contenders(batch: int, torch_python: str | None) -> dict[str, Measure]:
     """Who runs at a global batch."""
+    ring = ("--workers", "2", "--collective", "ring", "--epochs", str(PEER_EPOCHS[batch]))
     found = {
         OWN: tfmp(batch, "--workers", "2"),
         "the same over TensorFlow's ring": tfmp(
