@@ -34,9 +34,7 @@ def contenders(batch: int, torch_python: str | None) -> dict[str, Measure]:
     ring = ("--workers", "2", "--collective", "ring", "--epochs", str(PEER_EPOCHS[batch]))
     found = {
         OWN: tfmp(batch, "--workers", "2"),
-        "the same over TensorFlow's ring": tfmp(
-            batch, "--workers", "2", "--collective", "ring", "--epochs", str(PEER_EPOCHS[batch])
-        ),
+        "the same over TensorFlow's ring": tfmp(batch, *ring),
         "the same step without communication": without_communication(batch),
         "tfmp, 1 worker on 1 core": tfmp(batch, *ONE_CORE),
         "tfmp, mirrored, 2 devices": tfmp(batch, "--strategy", "mirrored", "--devices", "2"),
