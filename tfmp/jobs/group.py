@@ -23,6 +23,9 @@ _LOOK_EVERY_S = 1.0
 _WAIT_S = 0.1
 #: For the leader's word on who is to blame. It has its own, shorter, wait.
 _JUDGEMENT_TIMEOUT_S = 10.0
+#: For the leader to write its summary and close its connections, and from then on for its process to end.
+_LEADER_LEAVES_S = 10.0
+_AFTER_LEADER_S = 0.5
 #: What TensorFlow raises when a peer is lost, beside errors of its own.
 _VICTIM_ERRORS = frozenset(
     {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "InternalError", "UnknownError"}
@@ -65,6 +68,18 @@ def gather(session: Session, zygote: Zygote, inbox: SignalInbox) -> None:
             session.poll()
             if session.verdict is not None:
                 raise session.verdict.to_error()
+
+
+def leave_after_leader(session: Session, rank: int) -> None:
+    """Let the leader's process end first: where the first to leave ends all others, its exit code counts.
+
+    ``docker compose up --exit-code-from worker-0`` is such a place.
+    """
+    deadline_s = time.monotonic() + _LEADER_LEAVES_S
+    while rank and session.linked and time.monotonic() < deadline_s:
+        session.poll(_WAIT_S)
+    if rank:
+        time.sleep(_AFTER_LEADER_S)
 
 
 class GroupWatch:
@@ -136,7 +151,9 @@ class GroupWatch:
         if (signum := self._wait(inbox)) is not None:
             return self._interrupted(signum)
         if self._session.may_leave:
-            return self._run.succeed()
+            code = self._run.succeed()
+            leave_after_leader(self._session, self._rank)
+            return code
         assert self._session.verdict is not None
         return self._run.fail(result, self._session.verdict.to_error(), own=False)
 
