@@ -20,6 +20,8 @@ COMMANDS = {
     "train": ("tfmp.cli.train", "Train here: N worker processes, or one process on several devices."),
     "worker": ("tfmp.cli.worker", "Be one worker of a cluster of several hosts."),
     "evaluate": ("tfmp.cli.evaluate", "Evaluate a run's trained model on its test set."),
+    "doctor": ("tfmp.cli.doctor", "Look whether this machine can train and reach its cluster."),
+    "generate": ("tfmp.cli.generate", "Write the deployment file of a configuration: Compose, Slurm or Kubernetes."),
     "launch": ("tfmp.cli.launch", "Run any program N times as one supervised cluster."),
 }
 

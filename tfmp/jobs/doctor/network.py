@@ -1,0 +1,93 @@
+"""The cluster that a configuration names, as seen from here: does each name resolve, does each host answer?"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+from tfmp.cluster.discovery.choose import index_by_name
+from tfmp.cluster.rendezvous.dialing import Dialer, Resolver
+from tfmp.cluster.rendezvous.findings import Finding, Kind
+from tfmp.cluster.spec import ClusterSpec
+from tfmp.jobs.doctor.line import Line
+
+#: For name servers that do not answer, and for hosts with several addresses.
+_TIMEOUT_S = 10.0
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
+
+Answer = Finding | str
+"""Why a worker was not reached, or the IP address at which something answered."""
+
+
+def proxy_line(environ: Mapping[str, str]) -> Line:
+    """Proxy variables, which gRPC would follow if ``no_proxy`` did not name the workers' hosts."""
+    names = sorted(name for proxy in _PROXIES for name in (proxy, proxy.upper()) if environ.get(name))
+    if not names:
+        return Line("ok", "proxies", "none set")
+    return Line("ok", "proxies", f"{', '.join(names)} set; workers pass them by")
+
+
+def cluster_lines(addresses: Sequence[str], hostname: str) -> list[Line]:
+    """Look at each worker of a cluster; at most ten seconds for all together.
+
+    Args:
+        addresses: ``host:port`` by rank.
+        hostname: This host's name.
+
+    Raises:
+        UsageError: An address is wrong.
+    """
+    spec = ClusterSpec.from_addresses(addresses)
+    own = index_by_name(addresses, hostname)
+    return [peer_line(rank, str(spec.address(rank)), answer, rank == own) for rank, answer in _ask(spec).items()]
+
+
+def peer_line(rank: int, address: str, answer: Answer, own: bool) -> Line:
+    """What is said of one worker.
+
+    Args:
+        rank: Its rank.
+        address: ``host:port``.
+        answer: What was found there.
+        own: Whether it is this host.
+    """
+    host, _, port = address.rpartition(":")
+    name, place = f"worker {rank}", f"{address}, this host" if own else address
+    if isinstance(answer, str):
+        if own:
+            return Line(
+                "warn", name, f"{place}: its port is in use", f"no training running here? `ss -ltnp 'sport = :{port}'`"
+            )
+        return Line("ok", name, f"{place}: something listens at {answer}")
+    if answer.kind is Kind.REFUSED:
+        return Line("ok", name, f"{place}: the host answers, nothing listens: not started yet")
+    if answer.kind is Kind.UNRESOLVED:
+        fix = f"check the spelling of {host}; it must resolve on every host (DNS or /etc/hosts)"
+        return Line("fail", name, f"{place}: {answer}", fix)
+    fix = f"check that the host is up and that firewalls let TCP port {port} through, both ways"
+    return Line("fail", name, f"{place}: {answer}", fix)
+
+
+def _ask(spec: ClusterSpec) -> dict[int, Answer]:
+    """Try to reach all workers at once."""
+    answers: dict[int, Answer] = {}
+
+    def connected(rank: int, sock: socket.socket, peer: str) -> None:
+        sock.close()
+        answers[rank] = peer
+
+    with selectors.DefaultSelector() as selector:
+        dialer = Dialer(selector, connected, answers.__setitem__, Resolver())
+        for rank, address in enumerate(spec.addresses):
+            dialer.dial(rank, address)
+        deadline_s = time.monotonic() + _TIMEOUT_S
+        while len(answers) < spec.size and time.monotonic() < deadline_s:
+            for key, events in selector.select(0.1):
+                key.data(events)
+            dialer.tick(time.monotonic())
+        with suppress(OSError):
+            dialer.close()
+    return {rank: answers.get(rank, Finding(Kind.NO_ANSWER, "timed out")) for rank in range(spec.size)}
