@@ -81,6 +81,7 @@ def _ask(spec: ClusterSpec) -> dict[int, Answer]:
 
     with selectors.DefaultSelector() as selector:
         dialer = Dialer(selector, connected, answers.__setitem__, Resolver())
+        dialer.tick(time.monotonic())  # attempts count from the time it knows
         for rank, address in enumerate(spec.addresses):
             dialer.dial(rank, address)
         deadline_s = time.monotonic() + _TIMEOUT_S
