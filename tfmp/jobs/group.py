@@ -98,12 +98,15 @@ class GroupWatch:
         self._rank = rank
         self._name = name
         self._exception: dict[str, Any] | None = None
+        self._left_with_another = False
         self._next_look_s = 0.0
 
     def on_event(self, rank: int, event: dict[str, Any]) -> None:
         """Take an event of the worker process."""
         if event.get("event") == "exception":
             self._exception = event
+        elif event.get("event") == "stopped" and not event.get("asked"):
+            self._left_with_another = True
 
     def on_tick(self, control: GroupControl) -> None:
         """Serve the connections; end the worker where the group has ended."""
@@ -129,7 +132,8 @@ class GroupWatch:
             session.failed(
                 Report(own.what, own.where, own.hint, own.exit_code, victim=self._looks_like_a_victim(result))
             )
-            self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)
+            if (signum := self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None:
+                return self._interrupted(signum)
         verdict = session.verdict
         if verdict is None or verdict.culprit == self._rank:
             return run.fail(result, self._own_error(result))
@@ -178,6 +182,8 @@ class GroupWatch:
         return TfmpError(what, where=error.where, hint=error.hint, exit_code=error.exit_code)
 
     def _looks_like_a_victim(self, result: GroupResult) -> bool:
+        if self._left_with_another:
+            return True
         if self._run.recorder.errors:
             return False
         if self._exception is not None:
