@@ -44,7 +44,8 @@ def test_the_same_command_starts_resumes_and_ends_a_run(tmp_path: Path, trained:
         assert int(point[1].split()[1]) >= 16, "the steps of two epochs"
         assert f"resuming at {point[1]}\n" in second[1].text
         assert not (folder / "failure.json").exists()
-        third = [_start(start, folder, ports, rank) for rank in range(2)]
+        # The settings, addresses among them, are in the folder.
+        third = [start(f"w{rank}", "--index", rank, "--resume", shared=folder) for rank in range(2)]
         assert [launcher.wait() for launcher in third] == [0, 0], third[0].text + third[1].text
         for launcher in third:
             assert f"nothing left to do: {folder} has ended well after 12 epochs" in launcher.text

@@ -136,7 +136,8 @@ def test_the_image_is_built_where_a_folder_is_given(generate: Generate, tmp_path
     code, _, err = generate("compose", "--workers", 1, "--build", tmp_path)
     assert (code, err) == (
         2,
-        f"error: expected a folder with docker/Dockerfile\n  where: --build {tmp_path}\n  try:   --build DIR\n",
+        f"error: expected a folder with docker/Dockerfile\n  where: --build {tmp_path}\n"
+        "  try:   name the folder of tfmp's sources, or build the image first and name it: --image\n",
     )
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker" / "Dockerfile").touch()

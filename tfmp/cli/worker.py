@@ -95,13 +95,19 @@ def command(
             raise click.UsageError("expected at most one of --workers and --hosts, which mean the same")
         flags["flag_workers"] = hosts
     arguments = _retyped(config, sets, source, resume, flags)
+    given = config
+    if resume and config is None:
+        from tfmp.jobs.resume import settings_file
+
+        folder = flags.get("flag_run_dir")
+        config = settings_file(Path(folder) if folder else None)
     if flags["flag_workers"] is not None and _STARTS_WITH_IPV6.match(flags["flag_workers"]):
         flags["flag_workers"] = [part.strip() for part in flags["flag_workers"].split(",")]
     resolved = resolve_settings(config, sets, flags, _FLAGS)
     from tfmp.jobs import worker as job
     from tfmp.jobs.run import TrainOptions
 
-    common = TrainOptions(config, live=not no_live, verbosity=level, started_s=STARTED_S, resume=resume)
+    common = TrainOptions(given, live=not no_live, verbosity=level, started_s=STARTED_S, resume=resume)
     options = job.WorkerOptions(index, source, arguments, common)
     return job.dry_run(resolved, options) if dry_run else job.worker(resolved, options)
 

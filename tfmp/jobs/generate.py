@@ -134,7 +134,9 @@ def _check(options: GenerateOptions, config: RunConfig) -> None:
             raise UsageError("expected no folder to build from: Compose alone builds", where="--build")
         if not (options.build / "docker" / "Dockerfile").is_file():
             raise UsageError(
-                "expected a folder with docker/Dockerfile", where=f"--build {options.build}", hint="--build DIR"
+                "expected a folder with docker/Dockerfile",
+                where=f"--build {options.build}",
+                hint="name the folder of tfmp's sources, or build the image first and name it: --image",
             )
 
 
