@@ -198,8 +198,9 @@ def test_cores_are_those_of_the_container(image: Image, limit: str, cores: int) 
     out = docker("run", "--rm", limit, image.name, "doctor", "--quick")
     assert re.search(rf"^ok +cores +{min(cores, os.cpu_count() or 1)} of ", out, re.M), out
     plan = docker("run", "--rm", limit, image.name, "train", "--workers", 1, "--dry-run")
-    threads = re.search(r"^ +0 .*$", plan, re.M)
+    threads = re.search(r"^  0     worker 0  127\.0\.0\.1:\d+ +1 +256 +(\d+) ", plan, re.M)
     assert threads is not None, plan
+    assert int(threads[1]) == min(cores, os.cpu_count() or 1)
 
 
 def test_little_shared_memory_is_warned_of_where_gpus_need_it(image: Image) -> None:
