@@ -50,6 +50,8 @@ def start_engine() -> str | None:
         base = os.environ.get("BASE_IMAGE", "python:3.11-slim")
         if run("docker", "image", "inspect", base, ok=False).returncode == 0:
             return None
+    if os.environ.get("DOCKER_HOST"):
+        return f"no container engine answers at DOCKER_HOST={os.environ['DOCKER_HOST']}"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         return "no container engine answers, and only root on a Debian machine can start one"
     try:

@@ -21,9 +21,10 @@ if [ ${#need[@]} -gt 0 ]; then
 fi
 
 if ! docker info >/dev/null 2>&1; then
-    [ -S /run/docker.sock ] && rm -f /run/docker.sock
-    rm -f /run/docker.pid
-    setsid /usr/sbin/dockerd >>"$LOG" 2>&1 </dev/null &
+    if ! { [ -s /run/docker.pid ] && kill -0 "$(cat /run/docker.pid)" 2>/dev/null; }; then
+        rm -f /run/docker.sock /run/docker.pid    # of one that was killed
+        setsid /usr/sbin/dockerd >>"$LOG" 2>&1 </dev/null &
+    fi
     for _ in $(seq 60); do docker info >/dev/null 2>&1 && break; sleep 0.5; done
     docker info >/dev/null || { tail -20 "$LOG" >&2; exit 1; }
 fi
