@@ -14,6 +14,7 @@ import pytest
 from tests.conftest import ROOT
 from tfmp.cli.app import _exit_code
 from tfmp.cluster.rendezvous.findings import Finding, Kind
+from tfmp.cluster.spec import Address
 from tfmp.errors import UsageError
 from tfmp.jobs.doctor import checkup
 from tfmp.jobs.doctor.line import Line, render
@@ -27,7 +28,7 @@ from tfmp.jobs.doctor.machine import (
     shared_memory_line,
     versions_line,
 )
-from tfmp.jobs.doctor.network import cluster_lines, peer_line, proxy_line
+from tfmp.jobs.doctor.network import cluster_lines, peer_line, proxy_line, reach
 from tfmp.jobs.doctor.processes import WorkerProcess, find_workers, workers_line
 
 MIB = 1024**2
@@ -153,6 +154,24 @@ def test_a_cluster_is_asked() -> None:
     assert (unresolved.status, unresolved.name) == ("fail", "worker 0")
     with pytest.raises(UsageError, match="underscore"):
         cluster_lines(["worker_1:1"], "here")
+
+
+@pytest.mark.parametrize(
+    ("error", "finding"),
+    [
+        (socket.gaierror(-2, "Name or service not known"), Finding(Kind.UNRESOLVED, "name or service not known")),
+        (UnicodeError("label too long"), Finding(Kind.UNRESOLVED)),
+        (ConnectionRefusedError(), Finding(Kind.REFUSED)),
+        (TimeoutError("timed out"), Finding(Kind.NO_ANSWER, "timed out")),
+        (OSError(113, "No route to host"), Finding(Kind.NO_ANSWER, "no route to host")),
+    ],
+)
+def test_what_comes_of_a_connection(monkeypatch: pytest.MonkeyPatch, error: Exception, finding: Finding) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", fail)
+    assert reach(Address("h1", 1)) == finding
 
 
 def test_workers_of_this_user_are_found_by_name_and_state(tmp_path: Path) -> None:

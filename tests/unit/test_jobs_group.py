@@ -20,6 +20,7 @@ class FakeSession:
     def __init__(self, *, verdict_after: int = 10**9, linked_for: int = 0) -> None:
         self.reports: list[Report] = []
         self.verdict: Verdict | None = None
+        self.hang_s = None
         self.may_leave = False
         self.polls = 0
         self._verdict_after = verdict_after
@@ -41,6 +42,7 @@ class FakeSession:
 class FakeRun:
     def __init__(self) -> None:
         self.recorder = SimpleNamespace(errors={}, digests={}, model_saved=False)
+        self.attempt = SimpleNamespace(autopsy=None)
         self.ended: list[Any] = []
 
     def note_exits(self, result: Any) -> None:
@@ -63,7 +65,7 @@ def inbox(*signums: int) -> Any:
 
 
 RESULT: Any = SimpleNamespace(
-    stopped_by=None, exit_code=143, first_failure=SimpleNamespace(signal=None), exits=(), problem=None
+    stopped_by=None, signalled=None, exit_code=143, first_failure=SimpleNamespace(signal=None), exits=(), problem=None
 )
 
 

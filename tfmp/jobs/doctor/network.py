@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import selectors
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from threading import Thread
 
 from tfmp.cluster.discovery.choose import index_by_name
-from tfmp.cluster.rendezvous.dialing import Dialer, Resolver
 from tfmp.cluster.rendezvous.findings import Finding, Kind
-from tfmp.cluster.spec import ClusterSpec
+from tfmp.cluster.spec import Address, ClusterSpec
 from tfmp.jobs.doctor.line import Line
 
 #: For name servers that do not answer, and for hosts with several addresses.
 _TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 3.0
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
 Answer = Finding | str
@@ -72,23 +71,35 @@ def peer_line(rank: int, address: str, answer: Answer, own: bool) -> Line:
 
 
 def _ask(spec: ClusterSpec) -> dict[int, Answer]:
-    """Try to reach all workers at once."""
+    """Try to reach all workers at once, each in a thread: the system's resolver may wait for seconds."""
     answers: dict[int, Answer] = {}
 
-    def connected(rank: int, sock: socket.socket, peer: str) -> None:
-        sock.close()
-        answers[rank] = peer
+    def ask(rank: int, address: Address) -> None:
+        answers[rank] = reach(address)
 
-    with selectors.DefaultSelector() as selector:
-        dialer = Dialer(selector, connected, answers.__setitem__, Resolver())
-        dialer.tick(time.monotonic())  # attempts count from the time it knows
-        for rank, address in enumerate(spec.addresses):
-            dialer.dial(rank, address)
-        deadline_s = time.monotonic() + _TIMEOUT_S
-        while len(answers) < spec.size and time.monotonic() < deadline_s:
-            for key, events in selector.select(0.1):
-                key.data(events)
-            dialer.tick(time.monotonic())
-        with suppress(OSError):
-            dialer.close()
+    threads = [Thread(target=ask, args=one, daemon=True) for one in enumerate(spec.addresses)]
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
     return {rank: answers.get(rank, Finding(Kind.NO_ANSWER, "timed out")) for rank in range(spec.size)}
+
+
+def reach(address: Address, timeout_s: float = _CONNECT_TIMEOUT_S) -> Answer:
+    """Connect, and say what came of it.
+
+    Args:
+        address: Where.
+        timeout_s: For each IP address that the name has.
+    """
+    try:
+        with socket.create_connection((address.host, address.port), timeout_s) as sock:
+            return str(sock.getpeername()[0])
+    except (socket.gaierror, UnicodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else None
+        return Finding(Kind.UNRESOLVED, (detail or "").lower())
+    except ConnectionRefusedError:
+        return Finding(Kind.REFUSED)
+    except OSError as error:
+        return Finding(Kind.NO_ANSWER, "timed out" if isinstance(error, TimeoutError) else str(error.strerror).lower())
