@@ -15,8 +15,8 @@ train: $(VENV)/installed
 test: lint
 	$(BIN)/python -m pytest
 
-# Several hosts on this machine: network namespaces, so root only.
-test-deploy: $(VENV)/installed-test
+# Several hosts on this machine (network namespaces), containers, Slurm, MPI: installs and starts what is missing, so root only.
+test-deploy: $(VENV)/installed-deploy
 	$(BIN)/python -m pytest tests/deploy
 
 unit: $(VENV)/installed-test
@@ -50,6 +50,11 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 
 $(VENV)/installed-test: $(VENV)/installed
 	$(PIP) install --editable '.[test]'
+	touch $@
+
+# The published schemas of Kubernetes are 100 MB: not for everyone.
+$(VENV)/installed-deploy: $(VENV)/installed-test
+	$(PIP) install --editable '.[test,deploy]'
 	touch $@
 
 clean:

@@ -36,10 +36,16 @@ class Launcher:
     """One ``tfmp worker`` in the background."""
 
     def __init__(
-        self, folder: Path, name: str, arguments: Sequence[object], env: Mapping[str, str], before: Sequence[str]
+        self,
+        folder: Path,
+        name: str,
+        arguments: Sequence[object],
+        env: Mapping[str, str],
+        before: Sequence[str],
+        shared: Path | None,
     ) -> None:
         self.out = folder / f"{name}-{time.monotonic_ns()}.txt"
-        self.folder = folder / name
+        self.folder = shared or folder / name
         self.began_s = time.monotonic()
         with self.out.open("wb") as file:
             self.process = subprocess.Popen(
@@ -99,9 +105,13 @@ def launchers(folder: Path) -> Iterator[Callable[..., Launcher]]:
     started: list[Launcher] = []
 
     def start(
-        name: str, *arguments: object, env: Mapping[str, str] | None = None, before: Sequence[str] = ()
+        name: str,
+        *arguments: object,
+        env: Mapping[str, str] | None = None,
+        before: Sequence[str] = (),
+        shared: Path | None = None,
     ) -> Launcher:
-        started.append(Launcher(folder, name, arguments, env or {}, before))
+        started.append(Launcher(folder, name, arguments, env or {}, before, shared))
         return started[-1]
 
     try:

@@ -170,3 +170,21 @@ def test_pods_of_a_stateful_set_are_recognised_by_their_host_name() -> None:
 )
 def test_a_pod_that_cannot_know_the_others_says_what_is_missing(hostname: str, count: int | None, named: str) -> None:
     assert named in refusal(POD, hostname, count=count).what
+
+
+@pytest.mark.parametrize(
+    ("hostname", "rank"),
+    [("h1", 1), ("H1", 1), ("h1.example.org", 1), ("full", 2), ("full.example.org", 2), ("full.example.com", None),
+     ("h", None), ("twice", None), ("10", None)],
+)  # fmt: skip
+def test_without_an_index_the_hosts_name_tells(hostname: str, rank: int | None) -> None:
+    addresses = ["h0:1", "h1:1", "full.example.org:1", "twice:1", "twice:2", "10.0.0.1:1"]
+    if rank is None:
+        assert refusal({}, hostname, addresses=addresses).where == "--index"
+    else:
+        found = find({}, hostname, addresses=addresses)
+        assert (found.rank, found.found) == (
+            rank,
+            f"cluster.workers and this host's name ({hostname}): worker {rank} of 6",
+        )
+    assert find({}, hostname, addresses=addresses, index="0").rank == 0

@@ -21,6 +21,8 @@ COMMANDS = {
     "worker": ("tfmp.cli.worker", "Be one worker of a cluster of several hosts."),
     "evaluate": ("tfmp.cli.evaluate", "Evaluate a run's trained model on its test set."),
     "bench": ("tfmp.cli.bench", "Measure how training scales on this machine, and advise."),
+    "doctor": ("tfmp.cli.doctor", "Look whether this machine can train and reach its cluster."),
+    "generate": ("tfmp.cli.generate", "Write the deployment file of a configuration: Compose, Slurm or Kubernetes."),
     "launch": ("tfmp.cli.launch", "Run any program N times as one supervised cluster."),
 }
 

@@ -48,7 +48,9 @@ def _options(command: Any) -> Any:
 
 @click.command("worker", epilog=_EPILOG)
 @_options
-@click.option("--index", metavar="I", help="Which of the workers this is, from 0.")
+@click.option(
+    "--index", metavar="I", help="Which of the workers this is, from 0  [default: the one with this host's name]"
+)
 @click.option("--hosts", hidden=True, help="The same as --workers.")
 @click.option(
     "--cluster",
@@ -58,6 +60,7 @@ def _options(command: Any) -> Any:
     show_default=True,
     help="Where the cluster is described.",
 )
+@click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, if it holds one.")
 @click.option("--dry-run", is_flag=True, help="Print settings, plan and the command for each host; start nothing.")
 @output_options
 def command(
@@ -66,6 +69,7 @@ def command(
     index: str | None,
     hosts: str | None,
     source: Any,
+    resume: bool,
     dry_run: bool,
     verbose: bool,
     quiet: bool,
@@ -79,26 +83,38 @@ def command(
     is lost ends all, by name.
 
     The addresses come from --workers or cluster.workers (then --index says which one this is), or from TF_CONFIG, MPI,
-    Slurm or Kubernetes. Worker 0's host gets the run folder, the others their logs.
+    Slurm or Kubernetes. Worker 0's host gets the run folder, the others their logs. Without --index, a host whose name
+    stands in one address of the list takes that one.
+
+    With --resume the same command line starts a run, goes on with it after an interruption, and says so when it is
+    done: what a scheduler or container engine that restarts all workers needs. The run folder must be shared.
     """
     level = verbosity(verbose, quiet)
     if hosts is not None:
         if flags["flag_workers"] is not None:
             raise click.UsageError("expected at most one of --workers and --hosts, which mean the same")
         flags["flag_workers"] = hosts
-    arguments = _retyped(config, sets, source, flags)
+    arguments = _retyped(config, sets, source, resume, flags)
+    given = config
+    if resume and config is None:
+        from tfmp.jobs.resume import settings_file
+
+        folder = flags.get("flag_run_dir")
+        config = settings_file(Path(folder) if folder else None)
     if flags["flag_workers"] is not None and _STARTS_WITH_IPV6.match(flags["flag_workers"]):
         flags["flag_workers"] = [part.strip() for part in flags["flag_workers"].split(",")]
     resolved = resolve_settings(config, sets, flags, _FLAGS)
     from tfmp.jobs import worker as job
     from tfmp.jobs.run import TrainOptions
 
-    common = TrainOptions(config, live=not no_live, verbosity=level, started_s=STARTED_S)
+    common = TrainOptions(given, live=not no_live, verbosity=level, started_s=STARTED_S, resume=resume)
     options = job.WorkerOptions(index, source, arguments, common)
     return job.dry_run(resolved, options) if dry_run else job.worker(resolved, options)
 
 
-def _retyped(config: Path | None, sets: tuple[str, ...], source: str, flags: Mapping[str, Any]) -> list[str]:
+def _retyped(
+    config: Path | None, sets: tuple[str, ...], source: str, resume: bool, flags: Mapping[str, Any]
+) -> list[str]:
     """The command line again, as every host needs it: without --index, and without what concerns this call only."""
     words = [str(config)] if config is not None else []
     for name, key in ((flag.name, "flag_" + flag.name.strip("-").replace("-", "_")) for flag in _FLAGS):
@@ -106,4 +122,4 @@ def _retyped(config: Path | None, sets: tuple[str, ...], source: str, flags: Map
             words += [name, str(flags[key])]
     for text in sets:
         words += ["--set", "cluster.token=..." if text.partition("=")[0].strip() == "cluster.token" else text]
-    return words + (["--cluster", source] if source != "auto" else [])
+    return words + (["--cluster", source] if source != "auto" else []) + (["--resume"] if resume else [])

@@ -18,8 +18,13 @@ _TRIES = 100
 
 def default_run_dir(name: str | None, config_file: Path | None, now: datetime) -> Path:
     """``runs/<date>-<time>-<name>``, with the configuration file's stem where no name is given."""
-    label = re.sub(r"[^\w.-]+", "-", name or (config_file.stem if config_file else "mnist"))
+    label = re.sub(r"[^\w.-]+", "-", run_name(name, config_file))
     return Path("runs") / f"{now:%Y%m%d-%H%M%S}-{label}"
+
+
+def run_name(name: str | None, config_file: Path | None) -> str:
+    """The run's name: ``run.name``, else the stem of its file, else that of the default data set."""
+    return name or (config_file.stem if config_file else "mnist")
 
 
 def claim_run_folder(wanted: Path | None, default: Callable[[], Path], config_yaml: str) -> RunFolder:

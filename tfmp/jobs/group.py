@@ -23,6 +23,9 @@ _LOOK_EVERY_S = 1.0
 _WAIT_S = 0.1
 #: For the leader's word on who is to blame. It has its own, shorter, wait.
 _JUDGEMENT_TIMEOUT_S = 10.0
+#: For the leader to write its summary and close its connections, and from then on for its process to end.
+_LEADER_LEAVES_S = 10.0
+_AFTER_LEADER_S = 0.5
 #: What TensorFlow raises when a peer is lost, beside errors of its own.
 _VICTIM_ERRORS = frozenset(
     {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "InternalError", "UnknownError"}
@@ -67,6 +70,18 @@ def gather(session: Session, zygote: Zygote, inbox: SignalInbox) -> None:
                 raise session.verdict.to_error()
 
 
+def leave_after_leader(session: Session, rank: int) -> None:
+    """Let the leader's process end first: where the first to leave ends all others, its exit code counts.
+
+    ``docker compose up --exit-code-from worker-0`` is such a place.
+    """
+    deadline_s = time.monotonic() + _LEADER_LEAVES_S
+    while rank and session.linked and time.monotonic() < deadline_s:
+        session.poll(_WAIT_S)
+    if rank:
+        time.sleep(_AFTER_LEADER_S)
+
+
 class GroupWatch:
     """Carries news between the worker process of this host and the group.
 
@@ -83,12 +98,15 @@ class GroupWatch:
         self._rank = rank
         self._name = name
         self._exception: dict[str, Any] | None = None
+        self._left_with_another = False
         self._next_look_s = 0.0
 
     def on_event(self, rank: int, event: dict[str, Any]) -> None:
         """Take an event of the worker process."""
         if event.get("event") == "exception":
             self._exception = event
+        elif event.get("event") == "stopped" and not event.get("asked"):
+            self._left_with_another = True
 
     def on_tick(self, control: GroupControl) -> None:
         """Serve the connections; end the worker where the group has ended."""
@@ -114,7 +132,8 @@ class GroupWatch:
             session.failed(
                 Report(own.what, own.where, own.hint, own.exit_code, victim=self._looks_like_a_victim(result))
             )
-            self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)
+            if (signum := self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None:
+                return self._interrupted(signum)
         verdict = session.verdict
         if verdict is None or verdict.culprit == self._rank:
             return run.fail(result, self._own_error(result))
@@ -136,7 +155,9 @@ class GroupWatch:
         if (signum := self._wait(inbox)) is not None:
             return self._interrupted(signum)
         if self._session.may_leave:
-            return self._run.succeed()
+            code = self._run.succeed()
+            leave_after_leader(self._session, self._rank)
+            return code
         assert self._session.verdict is not None
         return self._run.fail(result, self._session.verdict.to_error(), own=False)
 
@@ -161,6 +182,8 @@ class GroupWatch:
         return TfmpError(what, where=error.where, hint=error.hint, exit_code=error.exit_code)
 
     def _looks_like_a_victim(self, result: GroupResult) -> bool:
+        if self._left_with_another:
+            return True
         if self._run.recorder.errors:
             return False
         if self._exception is not None:

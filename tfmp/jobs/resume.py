@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from tfmp.checkpoints import Checkpoint, newest_good
 from tfmp.config.identity import changed, identity
 from tfmp.errors import UsageError
+from tfmp.report.numbers import count
 from tfmp.runfolder import RunFolder, write_text
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ def finished_epochs(folder: RunFolder, config: RunConfig) -> int | None:
     # Early stopping ends a run before its epochs are over: what counts is whether more are asked for than before.
     more = config.training.epochs > load_run_config(folder.config).training.epochs
     return int(summary["epochs"]) if summary.get("status") == "done" and folder.model.is_file() and not more else None
+
+
+def earlier_run(folder: Path | None, wanted: bool, say: Say) -> RunFolder | None:
+    """The run that is to go on in a folder, if it is wanted and there is one."""
+    if not wanted or folder is None:
+        return None
+    if not (folder / "config.yaml").is_file():
+        say(f"nothing to resume in {folder}: a new run")
+        return None
+    return RunFolder(folder)
+
+
+def nothing_left(folder: Path | str, epochs: int) -> str:
+    """What is said of a run that has nothing left to do."""
+    return f"nothing left to do: {folder} has ended well after {count(epochs, 'epoch')}"
 
 
 def check_same_run(folder: RunFolder, resolved: Resolved) -> None:

@@ -118,7 +118,8 @@ class Run:
         self._local = [worker for worker in self._plan.workers if worker.local]
         self.number = self._folder.next_attempt()
         self._last_steps.clear()
-        self.recorder.new_attempt(point.checkpoint.facts["history"] if point else ())
+        self._folder.failure.unlink(missing_ok=True)  # of the attempt before: this one has not failed
+        self.recorder.new_attempt(point.checkpoint.facts["history"] if point and self._is_chief else ())
 
     def watch(
         self,

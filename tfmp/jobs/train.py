@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from datetime import datetime
 from functools import partial
@@ -15,7 +14,15 @@ from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
 from tfmp.jobs.planning import Machine, local_port_count, plan_local_run
-from tfmp.jobs.resume import check_same_run, choose, finished_epochs, same_collective, take_over
+from tfmp.jobs.resume import (
+    check_same_run,
+    choose,
+    earlier_run,
+    finished_epochs,
+    nothing_left,
+    same_collective,
+    take_over,
+)
 from tfmp.jobs.run import PRELOAD, Run, TrainOptions
 from tfmp.jobs.saying import be_quiet, headline, print_plan, say
 from tfmp.launch.ports import HeldPorts, hold_ports
@@ -23,8 +30,6 @@ from tfmp.launch.restarts import RestartPolicy
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.supervisor import STOP_SIGNALS
 from tfmp.launch.zygote_client import Zygote
-from tfmp.report.numbers import count
-from tfmp.runfolder import RunFolder
 
 if TYPE_CHECKING:
     from tfmp.cluster.plan import Plan
@@ -47,12 +52,12 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
     for text in options.drills:
         parse_drill(text, config.cluster.worker_count)  # refused before anything else happens
     with ExitStack() as stack:
-        earlier = _earlier_run(resolved, options, tell)
+        earlier = earlier_run(config.run.dir, options.resume, tell)
         if earlier is not None:
             stack.enter_context(locked(earlier))
             check_same_run(earlier, resolved)
             if (epochs := finished_epochs(earlier, config)) is not None:
-                tell(f"nothing left to do: {earlier.path} has ended well after {count(epochs, 'epoch')}")
+                tell(nothing_left(earlier.path, epochs))
                 return EXIT_OK
         dataset = prepare(config.data, tell)
         held = partial(_held, port_count, config.cluster.base_port)
@@ -102,17 +107,6 @@ def dry_run(resolved: Resolved) -> int:
     print_plan(resolved, plan)
     print("dry run: nothing was started")
     return EXIT_OK
-
-
-def _earlier_run(resolved: Resolved, options: TrainOptions, tell: Callable[[str], None]) -> RunFolder | None:
-    """The run that is to go on, if there is one."""
-    folder = resolved.config.run.dir
-    if not options.resume or folder is None:
-        return None
-    if not (folder / "config.yaml").is_file():
-        tell(f"nothing to resume in {folder}: a new run")
-        return None
-    return RunFolder(folder)
 
 
 def _private_network(config: RunConfig) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,8 +27,9 @@ from tfmp.config import Resolved
 from tfmp.data.cache import CachedDataset, prepare
 from tfmp.errors import EXIT_OK, TfmpError, UsageError
 from tfmp.jobs.environment import helper_environment
-from tfmp.jobs.folder import claim_run_folder, default_run_dir
-from tfmp.jobs.group import TICK_S, GroupWatch, Interrupted, gather
+from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
+from tfmp.jobs.group import TICK_S, GroupWatch, Interrupted, gather, leave_after_leader
+from tfmp.jobs.group_resume import GoingOn, find_earlier, finished_message, told_point
 from tfmp.jobs.meeting import compose_meeting, meeting_of_launchers, place_of_memory, settle_collective
 from tfmp.jobs.place import (
     Place,
@@ -40,6 +42,7 @@ from tfmp.jobs.place import (
     share_machine,
 )
 from tfmp.jobs.planning import Machine, plan_cluster_run
+from tfmp.jobs.resume import nothing_left, take_over
 from tfmp.jobs.run import PRELOAD, Run, TrainOptions
 from tfmp.jobs.saying import be_quiet, complain, headline, print_plan, say
 from tfmp.launch.signals import SignalInbox
@@ -81,13 +84,26 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
     prepared = _prepare(resolved, options, tell)
     if prepared is None:
         return EXIT_OK
-    config, place, plan = resolved.config, prepared.place, prepared.plan
+    place, plan = prepared.place, prepared.plan
     env, notices = helper_environment(
         prepared.machine.environ, plan.workers[place.rank].env, verbose=options.common.verbosity > 0
     )
     for line in (*prepared.warnings, *plan.warnings, *notices):
         tell(f"warning: {line}")
     tell(headline(plan))
+    earlier = prepared.going_on.folder
+    with nullcontext() if earlier is None else locked(earlier):
+        return _meet_and_train(resolved, options, prepared, env, tell)
+
+
+def _meet_and_train(
+    resolved: Resolved,
+    options: WorkerOptions,
+    prepared: _Prepared,
+    env: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> int:
+    config, place = resolved.config, prepared.place
     identity = _identity(config, prepared)
     session = Session(
         identity,
@@ -109,6 +125,10 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
             complain(f"interrupted by {signal_name(stop.signum)} while waiting for the other workers")
             return 128 + stop.signum
         try:
+            if (epochs := finished_message(session.start_message)) is not None:
+                tell(nothing_left(resolved.config.run.dir or "the run", epochs))
+                leave_after_leader(session, place.rank)
+                return EXIT_OK
             return _train(resolved, options, prepared, session, zygote, inbox)
         except TfmpError as error:
             what = f"{place.names[place.rank]} could not start: {error.what}"
@@ -144,6 +164,7 @@ class _Prepared:
     machine: Machine
     dataset: CachedDataset
     plan: Plan
+    going_on: GoingOn
     warnings: tuple[str, ...]
 
 
@@ -154,13 +175,16 @@ def _prepare(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], N
         tell("evaluator: nothing to do, every worker takes its share of the validation")
         return None
     place = find_place(found, found.rank)
-    _check(resolved, place)
+    _check(resolved, place, options.common)
+    going_on = find_earlier(
+        resolved, own_dir(resolved.config.run.dir, place.rank), rank=place.rank, wanted=options.common.resume, tell=tell
+    )
     whole = Machine.here()
     machine = share_machine(whole, place, count_machine_cpus())
     crowded = oversubscribed(whole.cores, neighbours(place)[1]) if machine.cores < whole.cores else None
     dataset = prepare(resolved.config.data, tell)
     plan = plan_cluster_run(resolved.config, dataset.header, machine, place.cluster, place.rank)
-    return _Prepared(place, machine, dataset, plan, (crowded,) if crowded else ())
+    return _Prepared(place, machine, dataset, plan, going_on, (crowded,) if crowded else ())
 
 
 def _discover(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], None]) -> Discovered:
@@ -200,7 +224,7 @@ def _hostname() -> str:
     return full if full.startswith(name) else name
 
 
-def _check(resolved: Resolved, place: Place) -> None:
+def _check(resolved: Resolved, place: Place, options: TrainOptions) -> None:
     if resolved.config.cluster.strategy != "multi-worker":
         raise UsageError(
             f"expected multi-worker, received {resolved.config.cluster.strategy}",
@@ -208,11 +232,11 @@ def _check(resolved: Resolved, place: Place) -> None:
             hint="tfmp train --strategy mirrored runs in one process",
         )
     wanted = own_dir(resolved.config.run.dir, place.rank)
-    if wanted is not None and (wanted / "config.yaml").exists():
+    if wanted is not None and (wanted / "config.yaml").exists() and not options.resume:
         raise UsageError(
             "this folder already holds a run, which is never overwritten",
             where=str(wanted),
-            hint="choose another --run-dir, or remove the folder first",
+            hint="choose another --run-dir, remove the folder first, or go on with that run: --resume",
         )
 
 
@@ -222,7 +246,9 @@ def _compose(config: RunConfig, prepared: _Prepared, own: Identity) -> Callable[
 
     def compose(peers: Peers) -> Mapping[str, Any]:
         everyone = [own, *(peers[rank][0] for rank in sorted(peers))]
-        told: dict[str, Any] = {} if rendezvous is None else {"workers": met_addresses(rendezvous, peers)}
+        told = prepared.going_on.to_message()
+        if rendezvous is not None:
+            told["workers"] = met_addresses(rendezvous, peers)
         plan = _met_plan(config, prepared, told)
         return told | compose_meeting(plan, [one.place for one in everyone], [one.pid for one in everyone])
 
@@ -267,23 +293,36 @@ def _train(
     if settled is not plan and options.common.verbosity >= 0:
         say(f"note: collective {settled.collective.name}: {settled.collective.reason}")
     plan = settled
-    folder = _claim(resolved, options, cluster, place.rank)
+    earlier = prepared.going_on.folder
+    point = told_point(told, config.run.dir) if place.rank else prepared.going_on.point
+    folder = _claim(resolved, options, cluster, place.rank, earlier)
     if options.common.verbosity >= 0:
         say(f"run folder: {folder.path}")
     run = Run(config, plan, folder, prepared.dataset, options.common)
+    if earlier is not None or point is not None:
+        if options.common.verbosity >= 0:
+            say(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
+        folder.remove_temporaries()
+        run.go_on(point)
     watch = GroupWatch(session, run, place.rank, place.names[place.rank])
     announce = f"starting: all {cluster.size} workers are here and agree"
-    with meeting_of_launchers(plan, place.rank, told) as run.meeting:
+    lock = nullcontext() if earlier is not None else locked(folder)
+    with lock, meeting_of_launchers(plan, place.rank, told) as run.meeting:
         result = run.watch(zygote, announce=announce, on_event=watch.on_event, on_tick=watch.on_tick, tick_s=TICK_S)
-    return watch.finish(result, inbox)
+        return watch.finish(result, inbox)
 
 
-def _claim(resolved: Resolved, options: WorkerOptions, cluster: ClusterSpec, rank: int) -> RunFolder:
+def _claim(
+    resolved: Resolved, options: WorkerOptions, cluster: ClusterSpec, rank: int, earlier: RunFolder | None
+) -> RunFolder:
     """Make this host's folder, with the configuration that was run: the cluster as it was found."""
     section = resolved.config.cluster.model_copy(
         update={"workers": tuple(map(str, cluster.addresses)), "base_port": None, "rendezvous": None}
     )
     run = Resolved(resolved.config.model_copy(update={"cluster": section}), resolved.origins)
+    if earlier is not None:
+        take_over(earlier, run)
+        return earlier
     suffix = f"-worker-{rank}" if rank else ""
 
     def default() -> Path:

@@ -55,7 +55,7 @@ def discover(asked: Asked, environ: Mapping[str, str], *, hostname: str, parent_
     rendezvous = None if asked.rendezvous is None else Address.parse(asked.rendezvous, "cluster.rendezvous")
     source = asked.source if asked.source != "auto" else _choose(asked, environ, hostname)
     if source == "manual":
-        return _manual(asked, rendezvous)
+        return _manual(asked, rendezvous, hostname)
     if asked.index is not None:
         raise UsageError(
             f"expected no --index: {_NAMES[source]} says which worker this is", where="--index", hint="leave it out"
@@ -96,7 +96,7 @@ def _choose(asked: Asked, environ: Mapping[str, str], hostname: str) -> str:
     )
 
 
-def _manual(asked: Asked, rendezvous: Address | None) -> Discovered:
+def _manual(asked: Asked, rendezvous: Address | None, hostname: str) -> Discovered:
     if asked.addresses is None and rendezvous is None:
         received = "none" if asked.count is None else f"the number {asked.count}"
         raise UsageError(
@@ -109,20 +109,43 @@ def _manual(asked: Asked, rendezvous: Address | None) -> Discovered:
         raise UsageError(
             "expected the number of workers that meet at --rendezvous", where="cluster.workers", hint="--workers 2"
         )
-    if asked.index is None:
+    by_name = index_by_name(asked.addresses or (), hostname) if asked.index is None else None
+    if asked.index is None and by_name is None:
         raise UsageError(
             f"expected an index in 0..{size - 1}, received nothing: which of the {size} workers is this one?",
             where="--index",
             hint="--index 0 on the first host, --index 1 on the second, and so on",
         )
-    index = parse_index(asked.index, size, "--index")
+    index = by_name if by_name is not None else parse_index(asked.index, size, "--index")
     if asked.addresses is None:
         found = f"--index: worker {index} of {size}; meeting at {rendezvous}"
         return Discovered("manual", found, size, index, rendezvous=rendezvous, local=(0, 1))
-    found = f"cluster.workers and --index: worker {index} of {size}"
+    how = "--index" if by_name is None else f"this host's name ({hostname})"
+    found = f"cluster.workers and {how}: worker {index} of {size}"
     try:
         spec, warning = ClusterSpec.from_addresses(asked.addresses), None
     except UsageError as error:
         # The worker that has the loopback address can do all but be reached: the roll call says of each what is wrong.
         spec, warning = ClusterSpec.from_addresses(asked.addresses, any_loopback=True), f"{error.where}: {error.what}"
     return Discovered("manual", found, size, index, spec=spec, warning=warning)
+
+
+def index_by_name(addresses: Sequence[str], hostname: str) -> int | None:
+    """Return the one worker whose address has this host's name; ``None`` where there is none, or more than one.
+
+    Args:
+        addresses: ``host:port`` by rank.
+        hostname: This host's name, with or without its domain; a domain that only one of the two names has is no
+            difference.
+    """
+    own = hostname.lower().rstrip(".")
+    hosts = [Address.parse(text, f"cluster.workers[{index}]").host.lower() for index, text in enumerate(addresses)]
+    same = [index for index, host in enumerate(hosts) if _same_host(host.rstrip("."), own)]
+    return same[0] if len(same) == 1 else None
+
+
+def _same_host(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    if not any(character.isalpha() for character in short):  # an IP address is nobody's name
+        return False
+    return short == long or ("." not in short and long.startswith(f"{short}."))

@@ -115,6 +115,11 @@ class Session:
         """Whether all workers have ended well and know it."""
         return self._machine.may_leave
 
+    @property
+    def linked(self) -> bool:
+        """Whether a connection to another launcher is open."""
+        return bool(self._links)
+
     def fileno(self) -> int:
         """Return a descriptor that is readable when :meth:`poll` has something to do (it has timers too)."""
         return self._selector.fileno()
