@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,38 +11,22 @@ from typing import Any
 import pytest
 
 from tests.cluster.worker_support import LONG, SHORT, Launcher, launchers
-from tests.conftest import ROOT
+from tests.deploy.hosts_support import address, hosts, on, script
 
-_SCRIPT = ROOT / "tests" / "deploy" / "netns-hosts.sh"
 _HOSTS = 3
-_ADDRESSES = [f"10.78.0.{10 + host}:2222" for host in range(_HOSTS)]
-
-
-def _script(*arguments: object) -> None:
-    subprocess.run([_SCRIPT, *map(str, arguments)], check=True, capture_output=True, text=True, timeout=60)
+_ADDRESSES = [address(host) for host in range(_HOSTS)]
 
 
 @pytest.fixture(scope="module")
 def prefix() -> Iterator[str]:
     """The hosts' prefix."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
-        pytest.skip("needs root and iproute2")
-    name = f"t{os.getpid() % 10000}h"
-    try:
-        _script("up", name, _HOSTS)
-    except subprocess.CalledProcessError as error:
-        _script("down", name)
-        pytest.skip(f"no network namespaces here: {error.stderr}")
-    try:
+    with hosts("h", _HOSTS) as name:
         yield name
-    finally:
-        _script("down", name)
 
 
 def _start(start: Any, prefix: str, host: int, *arguments: object) -> Launcher:
-    on_host = ("ip", "netns", "exec", f"{prefix}{host}")
     more = ("--workers", ",".join(_ADDRESSES), "--index", host)
-    return start(f"h{host}", *arguments, *more, before=on_host)  # type: ignore[no-any-return]
+    return start(f"h{host}", *arguments, *more, before=on(prefix, host))  # type: ignore[no-any-return]
 
 
 def test_three_hosts_compute_what_one_process_does(prefix: str, tmp_path: Path, trained: Any) -> None:
@@ -69,7 +50,7 @@ def test_a_host_that_is_cut_off_is_named_by_the_others(prefix: str, tmp_path: Pa
         group = [_start(start, prefix, host, *LONG) for host in range(_HOSTS)]
         for launcher in group:
             launcher.until("epoch 2/", 90)
-        _script("cut", prefix, lost)
+        script("netns-hosts.sh", "cut", prefix, lost)
         try:
             began = time.monotonic()
             survivors = [launcher for host, launcher in enumerate(group) if host != lost]
@@ -80,7 +61,7 @@ def test_a_host_that_is_cut_off_is_named_by_the_others(prefix: str, tmp_path: Pa
                 assert f"where: worker {lost} ({_ADDRESSES[lost]})" in launcher.text
             assert group[lost].wait(45) == 138, "the one that is cut off ends, too"
         finally:
-            _script("join", prefix, lost)
+            script("netns-hosts.sh", "join", prefix, lost)
     if lost != 0:
         assert json.loads((group[0].folder / "failure.json").read_text())["exit_code"] == 138
 
@@ -91,8 +72,7 @@ def test_hosts_that_know_only_where_to_meet_learn_of_each_other(prefix: str, tmp
         for host in range(_HOSTS):
             mpi = {"RANK": host, "SIZE": _HOSTS, "LOCAL_RANK": 0, "LOCAL_SIZE": 1}
             env = {f"OMPI_COMM_WORLD_{name}": str(value) for name, value in mpi.items()}
-            on_host = ("ip", "netns", "exec", f"{prefix}{host}")
-            group.append(start(f"h{host}", *SHORT, "--rendezvous", _ADDRESSES[0], env=env, before=on_host))
+            group.append(start(f"h{host}", *SHORT, "--rendezvous", _ADDRESSES[0], env=env, before=on(prefix, host)))
         assert [launcher.wait() for launcher in group] == [0, 0, 0], "\n".join(one.text for one in group)
     config = (group[0].folder / "config.yaml").read_text()
     assert 'workers: ["10.78.0.10:2222", "10.78.0.11:2223", "10.78.0.12:2224"]' in config

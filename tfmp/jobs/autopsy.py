@@ -86,13 +86,18 @@ def examine(hang: Hang, dumps: Mapping[int, str]) -> Autopsy:
     autopsy = Autopsy(hang, stacks, hang.stopped)
     if hang.stopped or len(stacks) < 2:
         return autopsy
-    waiting = [rank for rank, stack in stacks.items() if any(f.function == _IN_COLLECTIVE for f in stack[:3])]
+    waiting = [rank for rank, stack in stacks.items() if in_collective(stack)]
     elsewhere = [rank for rank in stacks if rank not in waiting]
     if waiting and elsewhere:
         return Autopsy(hang, stacks, tuple(sorted(elsewhere)))
     sizes = autopsy.groups()
     few = [ranks for ranks, _ in sizes[1:] if len(ranks) < len(sizes[0][0])]
     return Autopsy(hang, stacks, tuple(sorted(rank for ranks in few for rank in ranks)))
+
+
+def in_collective(stack: Stack) -> bool:
+    """Whether a worker with this stack waits for its peers."""
+    return any(frame.function == _IN_COLLECTIVE for frame in stack[:3])
 
 
 def main_stack(dump: str) -> Stack:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import selectors
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from tfmp.cluster.rendezvous.protocol import Report
 from tfmp.cluster.rendezvous.session import Session
 from tfmp.errors import EXIT_OK, TfmpError
+from tfmp.jobs.autopsy import Stack, in_collective
 from tfmp.jobs.run import Run
 from tfmp.launch.runner import GroupControl
 from tfmp.launch.signals import SignalInbox
@@ -27,6 +29,7 @@ _JUDGEMENT_TIMEOUT_S = 10.0
 _VICTIM_ERRORS = frozenset(
     {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "InternalError", "UnknownError"}
 )
+_SHOWN_FRAMES = 4
 _SIGABRT = 6  # TensorFlow's coordination service gives up so
 
 
@@ -83,12 +86,15 @@ class GroupWatch:
         self._rank = rank
         self._name = name
         self._exception: dict[str, Any] | None = None
+        self._left_with_another = False
         self._next_look_s = 0.0
 
     def on_event(self, rank: int, event: dict[str, Any]) -> None:
         """Take an event of the worker process."""
         if event.get("event") == "exception":
             self._exception = event
+        elif event.get("event") == "stopped":
+            self._left_with_another = not event["asked"]
 
     def on_tick(self, control: GroupControl) -> None:
         """Serve the connections; end the worker where the group has ended."""
@@ -154,19 +160,50 @@ class GroupWatch:
 
     def _own_error(self, result: GroupResult) -> TfmpError:
         error = self._run.describe(result)
-        if self._exception is None or self._run.recorder.errors:
-            return error
-        message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
-        what = f"{self._name} failed: {self._exception.get('type')}: {message}"
-        return TfmpError(what, where=error.where, hint=error.hint, exit_code=error.exit_code)
+        if self._stack is not None:
+            what = describe_hang(self._name, error.what, self._stack)
+        elif self._exception is not None and not self._run.recorder.errors:
+            message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
+            what = f"{self._name} failed: {self._exception.get('type')}: {message}"
+        else:
+            what = self._named(error.what)
+        return TfmpError(what, where=self._named(error.where or "") or None, hint=error.hint, exit_code=error.exit_code)
+
+    @property
+    def _stack(self) -> Stack | None:
+        """Where the worker was when no step ended any more; ``None``: it did not hang, or was stopped."""
+        autopsy = self._run.attempt.autopsy
+        return None if autopsy is None or autopsy.hang.stopped else autopsy.stacks.get(self._rank, ())
+
+    def _named(self, text: str) -> str:
+        """A text about this worker as the group calls it: with a chief, rank 1 is worker 0."""
+        return re.sub(rf"\bworker {self._rank}\b", self._name, text)
 
     def _looks_like_a_victim(self, result: GroupResult) -> bool:
         if self._run.recorder.errors:
             return False
+        if self._left_with_another:  # who was asked to leave, and all others agreed to
+            return True
+        if self._stack is not None:
+            return in_collective(self._stack)
         if self._exception is not None:
             return self._exception.get("type") in _VICTIM_ERRORS
         first = result.first_failure
         return first is not None and first.signal == _SIGABRT
+
+
+def describe_hang(name: str, what: str, stack: Stack) -> str:
+    """Say of a worker that does not get on whether it waits for the others or holds them up.
+
+    Args:
+        name: What the group calls it.
+        what: How long, as ``no step has finished for 61 s``.
+        stack: Where it is; empty where it did not answer.
+    """
+    if in_collective(stack):
+        return f"{name} waits for the others: {what}"
+    place = " < ".join(map(str, stack[:_SHOWN_FRAMES])) or "native code, or stopped: it did not answer"
+    return f"{name} holds the others up: {what}; it is in {place}"
 
 
 def _is_stopped(pid: int) -> bool:

@@ -16,8 +16,9 @@ _RESTART = "restart the whole group: tfmp worker on every host"
 
 def failed(roster: Roster, rank: int, report: Report) -> Verdict:
     """A worker has said how it failed."""
-    place = f"{roster.label(rank)}, {report.where}" if report.where else roster.label(rank)
-    name = roster.names[rank]
+    name, place = roster.names[rank], roster.label(rank)
+    if report.where:
+        place = report.where if report.where.startswith(place) else f"{place}, {report.where}"
     what = report.what if report.what.startswith(name) else f"{name} failed: {report.what}"
     return Verdict(what, rank, place, report.hint, report.exit_code)
 
