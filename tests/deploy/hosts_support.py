@@ -1,23 +1,58 @@
-"""Hosts on one machine for the deployment tests: network namespaces on a switch of their own."""
+"""What the deployment tests share: hosts on one machine (network namespaces), Debian's packages, running programs."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+import sys
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.conftest import ROOT, Done
+
 FOLDER = Path(__file__).resolve().parent
+#: ``tfmp`` as it is installed beside this Python, and this checkout.
+ENV = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+INSTALL_S = 600
 
 
 def script(name: str, *arguments: object, timeout_s: float = 60) -> str:
     """Run one of the scripts beside this file; return what it prints."""
     command = [str(FOLDER / name), *map(str, arguments)]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=timeout_s).stdout
+
+
+def run(*command: object, env: Mapping[str, str] | None = None, timeout_s: float = 120) -> Done:
+    """Run any program in the project's folder, where it finds ``tfmp``."""
+    began = time.monotonic()
+    done = subprocess.run(
+        list(map(str, command)),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **ENV, **(env or {})},
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+    )
+    return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
+
+
+def need(program: str, package: str) -> None:
+    """Install the Debian package of a program that is missing; skips the test where that cannot be."""
+    if shutil.which(program) is not None:
+        return
+    if os.geteuid() != 0 or shutil.which("apt-get") is None:
+        pytest.skip(f"needs {program} (Debian's {package}), or root and apt-get to install it")
+    for arguments in (("update",), ("install", "-y", "--no-install-recommends", package)):
+        env = {"DEBIAN_FRONTEND": "noninteractive"}
+        done = run("apt-get", "-qq", "-o", "DPkg::Lock::Timeout=300", *arguments, env=env, timeout_s=INSTALL_S)
+        if done.code:
+            pytest.skip(f"{package} cannot be installed: {done.text}")
 
 
 @contextmanager

@@ -9,19 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.worker_support import LONG, SHORT
-from tests.conftest import ROOT, Done, Run
-from tests.deploy.hosts_support import hosts, on, script
+from tests.conftest import ROOT, Run
+from tests.deploy.hosts_support import ENV, INSTALL_S, hosts, on, run, script
 
-#: The program as it was installed beside this Python, and the configurations of the project.
-_ENV = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
-_INSTALL_S = 600
 _WHERE = """
 import os
 from tfmp.cluster.discovery.slurm import from_slurm
@@ -39,7 +36,7 @@ def _start_slurm(*arguments: object) -> str:
     if shutil.which("slurmctld") is None and shutil.which("apt-get") is None:
         pytest.skip("Slurm is not installed, and there is no apt-get to install it with")
     try:
-        return script("start-slurm.sh", *arguments, timeout_s=_INSTALL_S).strip().splitlines()[-1]
+        return script("start-slurm.sh", *arguments, timeout_s=INSTALL_S).strip().splitlines()[-1]
     except subprocess.CalledProcessError as error:
         pytest.skip(f"Slurm does not start here: {error.stdout}{error.stderr}")
 
@@ -47,7 +44,7 @@ def _start_slurm(*arguments: object) -> str:
 @pytest.fixture(scope="module")
 def slurm() -> Iterator[None]:
     """Two nodes, both this machine."""
-    running = shutil.which("scontrol") is not None and "is UP" in _run("scontrol", "ping").text
+    running = shutil.which("scontrol") is not None and "is UP" in run("scontrol", "ping").text
     _start_slurm("up", 2)
     yield
     if not running:
@@ -64,27 +61,13 @@ def cluster() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
             script("start-slurm.sh", "down", prefix)
 
 
-def _run(*command: object, env: Mapping[str, str] | None = None, timeout_s: float = 120) -> Done:
-    began = time.monotonic()
-    done = subprocess.run(
-        list(map(str, command)),
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, **_ENV, **(env or {})},
-        timeout=timeout_s,
-        stdin=subprocess.DEVNULL,
-    )
-    return Done(done.returncode, done.stdout, done.stderr, time.monotonic() - began)
-
-
 def _summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "summary.json").read_text())  # type: ignore[no-any-return]
 
 
 @pytest.mark.usefixtures("slurm")
 def test_srun_trains_a_configuration_as_it_stands(tmp_path: Path, trained: Callable[..., Run]) -> None:
-    done = _run("srun", "-n", 2, "tfmp", "worker", "configs/mnist.yaml", "--run-dir", tmp_path / "run")
+    done = run("srun", "-n", 2, "tfmp", "worker", "configs/mnist.yaml", "--run-dir", tmp_path / "run")
     assert done.code == 0, done.text
     summary = _summary(tmp_path / "run")
     assert (summary["status"], summary["workers"], summary["replicas"], summary["epochs"]) == ("done", 2, 2, 5)
@@ -108,7 +91,7 @@ def test_srun_trains_a_configuration_as_it_stands(tmp_path: Path, trained: Calla
     ],
 )
 def test_every_task_finds_its_rank_on_its_own_host(layout: str, nodes: str) -> None:
-    done = _run("srun", *layout.split(), sys.executable, "-c", _WHERE)
+    done = run("srun", *layout.split(), sys.executable, "-c", _WHERE)
     assert done.code == 0, done.text
     lines = set(done.out.splitlines())
     assert len(lines) == 1, "all tasks see the same cluster"
@@ -121,7 +104,7 @@ def test_every_task_finds_its_rank_on_its_own_host(layout: str, nodes: str) -> N
 def test_a_layout_of_the_users_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("node2\nnode1\nnode2\n")
     command = ("srun", "-n", 3, "-m", "arbitrary", "tfmp", "worker", "--dry-run")
-    done = _run(*command, env={"SLURM_HOSTFILE": str(tmp_path / "hosts")})
+    done = run(*command, env={"SLURM_HOSTFILE": str(tmp_path / "hosts")})
     assert done.code == 2
     assert done.err.count("received another layout: SLURM_PROCID=") == 3
 
@@ -130,7 +113,7 @@ def test_a_layout_of_the_users_own_is_refused(tmp_path: Path) -> None:
 def test_a_batch_script_is_no_worker_but_its_steps_are(tmp_path: Path) -> None:
     batch = tmp_path / "job.sh"
     batch.write_text("#!/bin/bash\ntfmp worker --dry-run\necho code $?\nexec srun tfmp worker --dry-run\n")
-    done = _run("sbatch", "--wait", "-n", 2, "-o", tmp_path / "out", batch)
+    done = run("sbatch", "--wait", "-n", 2, "-o", tmp_path / "out", batch)
     said = (tmp_path / "out").read_text()
     assert done.code == 0, said
     assert "inside a Slurm allocation, but no step of it" in said
@@ -152,7 +135,7 @@ def test_two_jobs_on_the_same_two_hosts_do_not_meet(
             stderr=subprocess.STDOUT,
             text=True,
             cwd=ROOT,
-            env={**os.environ, **_ENV, **env},
+            env={**os.environ, **ENV, **env},
         )
         for name in ("one", "two")
     ]
@@ -179,7 +162,7 @@ def test_scancel_ends_every_task_and_keeps_the_progress(
             stdout=file,
             stderr=subprocess.STDOUT,
             cwd=ROOT,
-            env={**os.environ, **_ENV, **env},
+            env={**os.environ, **ENV, **env},
         )
     try:
         deadline_s = time.monotonic() + 60
@@ -187,10 +170,10 @@ def test_scancel_ends_every_task_and_keeps_the_progress(
             assert time.monotonic() < deadline_s, out.read_text()
             assert job.poll() is None, out.read_text()
             time.sleep(0.1)
-        number = _run(*before, "squeue", "-h", "-o", "%A", env=env).out.split()
+        number = run(*before, "squeue", "-h", "-o", "%A", env=env).out.split()
         assert len(number) == 1
         began = time.monotonic()
-        _run(*before, "scancel", *number, env=env)
+        run(*before, "scancel", *number, env=env)
         assert job.wait(20) != 0
         assert time.monotonic() - began < 10
     finally:

@@ -81,6 +81,9 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
     if prepared is None:
         return EXIT_OK
     config, place, plan = resolved.config, prepared.place, prepared.plan
+    if place.found.source == "mpi":
+        # Open MPI gives every process a terminal of its own, and then writes what they show over each other.
+        options = replace(options, common=replace(options.common, live=False))
     env, notices = helper_environment(
         prepared.machine.environ, plan.workers[place.rank].env, verbose=options.common.verbosity > 0
     )
