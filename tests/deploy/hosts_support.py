@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ FOLDER = Path(__file__).resolve().parent
 #: ``tfmp`` as it is installed beside this Python, and this checkout.
 ENV = {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
 INSTALL_S = 600
+_NETNS = Path("/etc/netns")
 
 
 def script(name: str, *arguments: object, timeout_s: float = 60) -> str:
@@ -70,11 +71,21 @@ def hosts(letter: str, count: int) -> Iterator[str]:
         yield prefix
     finally:
         script("netns-hosts.sh", "down", prefix)
+        for folder in _NETNS.glob(f"{prefix}[0-9]*"):
+            shutil.rmtree(folder)
 
 
 def address(host: int, port: int = 2222) -> str:
     """The address of a host's worker."""
     return f"10.78.0.{10 + host}:{port}"
+
+
+def know(prefix: str, host: int, others: Iterable[int]) -> None:
+    """Let a host know others by their names, ``h0`` and so on, from now on; those that it knew before it forgets."""
+    lines = ["127.0.0.1 localhost", *(f"10.78.0.{10 + other} h{other}" for other in others)]
+    file = _NETNS / f"{prefix}{host}" / "hosts"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("\n".join(lines) + "\n")  # the same file, as programs on that host have it in place of /etc/hosts
 
 
 def on(prefix: str, host: int) -> tuple[str, ...]:

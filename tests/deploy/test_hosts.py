@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.cluster.worker_support import LONG, SHORT, Launcher, launchers
-from tests.deploy.hosts_support import address, hosts, on, script
+from tests.deploy.hosts_support import address, hosts, know, on, script
 
 _HOSTS = 3
 _ADDRESSES = [address(host) for host in range(_HOSTS)]
@@ -29,14 +32,27 @@ def _start(start: Any, prefix: str, host: int, *arguments: object) -> Launcher:
     return start(f"h{host}", *arguments, *more, before=on(prefix, host))  # type: ignore[no-any-return]
 
 
-def test_three_hosts_compute_what_one_process_does(prefix: str, tmp_path: Path, trained: Any) -> None:
+def test_three_hosts_compute_what_one_process_does_though_one_is_late(
+    prefix: str, tmp_path: Path, trained: Any
+) -> None:
+    """Worker 0 starts 20 s after the others, which cannot even resolve its name at first."""
     np = pytest.importorskip("numpy")
     keras = pytest.importorskip("keras")
     exact = (*SHORT, "--set", "training.precision=float64")
+    by_name = ("--workers", ",".join(f"h{host}:2222" for host in range(_HOSTS)))
+    for host in range(_HOSTS):
+        know(prefix, host, [1, 2])
     with launchers(tmp_path) as start:
-        group = [_start(start, prefix, host, *exact) for host in (1, 2)]
-        group[0].until(f"waiting for 1 of 3 workers: worker 0 ({_ADDRESSES[0]})")
-        group.append(_start(start, prefix, 0, *exact))
+        group = [start(f"h{host}", *exact, *by_name, "--index", host, before=on(prefix, host)) for host in (1, 2)]
+        for launcher in group:
+            launcher.until("waiting for 1 of 3 workers: worker 0 (h0:2222): its name does not resolve (")
+        time.sleep(max(0.0, group[0].began_s + 10 - time.monotonic()))
+        for host in range(_HOSTS):
+            know(prefix, host, range(_HOSTS))
+        for launcher in group:
+            launcher.until("waiting for 1 of 3 workers: worker 0 (h0:2222): connection refused. Here: this one")
+        time.sleep(max(0.0, group[0].began_s + 20 - time.monotonic()))
+        group.append(start("h0", *exact, *by_name, "--index", 0, before=on(prefix, 0)))
         assert [launcher.wait() for launcher in group] == [0, 0, 0], "\n".join(one.text for one in group)
         folder = group[-1].folder
     one = trained(*exact, "--workers", 1)
@@ -44,26 +60,60 @@ def test_three_hosts_compute_what_one_process_does(prefix: str, tmp_path: Path, 
     assert max(float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True)) < 1e-8
 
 
-@pytest.mark.parametrize("lost", [1, 0], ids=["a worker", "the leader"])
-def test_a_host_that_is_cut_off_is_named_by_the_others(prefix: str, tmp_path: Path, lost: int) -> None:
-    with launchers(tmp_path) as start:
+@contextmanager
+def _training(prefix: str, folder: Path) -> Iterator[list[Launcher]]:
+    """Three hosts that train, with all timeouts as they are by default."""
+    with launchers(folder) as start:
         group = [_start(start, prefix, host, *LONG) for host in range(_HOSTS)]
         for launcher in group:
             launcher.until("epoch 2/", 90)
+        yield group
+
+
+def _all_but(group: list[Launcher], lost: int, code: int, within_s: float) -> list[Launcher]:
+    """The others, which have ended with this code within so many seconds, and say which worker and where."""
+    began = time.monotonic()
+    survivors = [launcher for host, launcher in enumerate(group) if host != lost]
+    assert [launcher.wait(within_s) for launcher in survivors] == [code, code], "\n".join(one.text for one in group)
+    assert time.monotonic() - began < within_s
+    for launcher in survivors:
+        assert f"where: worker {lost} ({_ADDRESSES[lost]})" in launcher.text
+    return survivors
+
+
+@pytest.mark.parametrize("lost", [1, 0], ids=["a worker", "the leader"])
+def test_a_host_that_is_cut_off_is_named_by_the_others(prefix: str, tmp_path: Path, lost: int) -> None:
+    with _training(prefix, tmp_path) as group:
         script("netns-hosts.sh", "cut", prefix, lost)
         try:
-            began = time.monotonic()
-            survivors = [launcher for host, launcher in enumerate(group) if host != lost]
-            assert [launcher.wait(45) for launcher in survivors] == [138, 138], "\n".join(one.text for one in survivors)
-            assert time.monotonic() - began < 45
-            for launcher in survivors:
+            for launcher in _all_but(group, lost, 138, 45):
                 assert f"error: worker {lost} is lost: nothing heard from it for" in launcher.text
-                assert f"where: worker {lost} ({_ADDRESSES[lost]})" in launcher.text
             assert group[lost].wait(45) == 138, "the one that is cut off ends, too"
         finally:
             script("netns-hosts.sh", "join", prefix, lost)
-    if lost != 0:
-        assert json.loads((group[0].folder / "failure.json").read_text())["exit_code"] == 138
+        if lost != 0:
+            assert json.loads((group[0].folder / "failure.json").read_text())["exit_code"] == 138
+
+
+@pytest.mark.parametrize(
+    ("which", "signum", "code", "words"),
+    [
+        ("worker process", signal.SIGKILL, 137, "worker 1 failed: signal 9 (SIGKILL), after step "),
+        ("launcher", signal.SIGKILL, 138, "worker 1 is gone: its launcher ended without a word"),
+        ("worker process", signal.SIGSTOP, 1, "worker 1 is stopped (SIGSTOP), and the others wait"),
+        ("launcher", signal.SIGSTOP, 138, "worker 1 is lost: nothing heard from it for"),
+    ],
+)
+def test_a_worker_that_is_killed_or_frozen_is_named_by_the_others(
+    prefix: str, tmp_path: Path, which: str, signum: int, code: int, words: str
+) -> None:
+    with _training(prefix, tmp_path) as group:
+        if which == "launcher":
+            group[1].send(signum)
+        else:
+            os.kill(group[1].worker_pid(), signum)
+        for launcher in _all_but(group, 1, code, 45):
+            assert f"error: {words}" in launcher.text
 
 
 def test_hosts_that_know_only_where_to_meet_learn_of_each_other(prefix: str, tmp_path: Path) -> None:

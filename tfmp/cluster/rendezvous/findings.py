@@ -112,11 +112,12 @@ def missing_verdict(roster: Roster, missing: Mapping[int, Finding], timeout_s: f
         f"{len(absent)} of {roster.size} workers did not join within {timeout_s:g} s: {_listed(absent, '; ')}",
         culprit=first if len(missing) == 1 else None,
         where=", ".join(roster.label(rank) for rank in sorted(missing)[:_MAX_LISTED]),
-        hint=_way_out(roster, first, finding.kind),
+        hint=way_out(roster, first, finding.kind),
     )
 
 
-def _way_out(roster: Roster, rank: int, kind: Kind) -> str:
+def way_out(roster: Roster, rank: int, kind: Kind) -> str:
+    """Return what to do about a worker that is missing for a reason of this kind."""
     address = roster.addresses[rank] or "its address"
     host, _, port = address.rpartition(":")
     return {

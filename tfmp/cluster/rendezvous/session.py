@@ -23,6 +23,7 @@ from tfmp.cluster.rendezvous.leader import Leader, Peers
 from tfmp.cluster.rendezvous.links import Link, TrainingThere, WrongToken
 from tfmp.cluster.rendezvous.member import Member
 from tfmp.cluster.rendezvous.protocol import Action, Close, Dial, Report, Say, Send, Waits
+from tfmp.cluster.rendezvous.side import Side
 from tfmp.cluster.rendezvous.wire import NotOurs
 from tfmp.cluster.spec import Address
 
@@ -70,7 +71,7 @@ class Session:
         self._key = (token or "").encode()
         self._loopback = loopback
         self._clock = clock
-        self._machine: Leader | Member
+        self._machine: Side
         if identity.rank:
             self._machine = Member(identity, roster, waits, now_s)
         else:
@@ -230,7 +231,7 @@ class Session:
     # Links -----------------------------------------------------------------------------------------------------------
 
     @property
-    def _current(self) -> PortClaim | Leader | Member:
+    def _current(self) -> PortClaim | Side:
         return self._claim or self._machine
 
     def _add(self, link: Link) -> int:
