@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import os
 import re
 import signal
 import socket
@@ -119,6 +121,8 @@ def _pair(
         codes = one.wait(30), two.wait(30)
     assert codes == (2, 2), one.text + two.text
     assert "epoch 1" not in one.text + two.text
+    assert not one.folder.exists()
+    assert not two.folder.exists()
     return one, two
 
 
@@ -140,6 +144,24 @@ def test_different_cluster_lists_are_named(tmp_path: Path, second: str) -> None:
     theirs = ",".join(names[name] for name in second.split(","))
     for launcher in _pair(tmp_path, ("--workers", ours, "--index", 0), ("--workers", theirs, "--index", 1), ports):
         assert f"cluster.workers: worker 0 has {ours}, worker 1 has {theirs}" in launcher.text
+
+
+def test_different_versions_are_named(tmp_path: Path) -> None:
+    """The second host has another Keras, as far as its packages' metadata say, which is where versions come from."""
+    other = tmp_path / "site" / "keras-9.8.7.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 9.8.7\n")
+    ports = free_ports(2)
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    env = {"PYTHONPATH": f"{other.parent}{os.pathsep}{ROOT}"}
+    with launchers(tmp_path) as start:
+        one = start("w0", *SHORT, "--workers", addresses, "--index", 0)
+        two = start("w1", *SHORT, "--workers", addresses, "--index", 1, env=env)
+        assert (one.wait(30), two.wait(30)) == (2, 2), one.text + two.text
+    for launcher in (one, two):
+        ours = importlib.metadata.version("keras")
+        assert f"version of Keras: worker 0 has {ours}, worker 1 has 9.8.7" in launcher.text
+        assert not launcher.folder.exists(), "no step was run"
 
 
 def test_the_same_index_twice_leaves_the_first_alone(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -35,15 +38,19 @@ def _start(start: Any, prefix: str, host: int, *arguments: object) -> Launcher:
 def test_three_hosts_compute_what_one_process_does_though_one_is_late(
     prefix: str, tmp_path: Path, trained: Any
 ) -> None:
-    """Worker 0 starts 20 s after the others, which cannot even resolve its name at first."""
+    """Worker 0 starts 20 s after the others, which cannot even resolve its name at first. A proxy leads nowhere."""
     np = pytest.importorskip("numpy")
     keras = pytest.importorskip("keras")
     exact = (*SHORT, "--set", "training.precision=float64")
     by_name = ("--workers", ",".join(f"h{host}:2222" for host in range(_HOSTS)))
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "grpc_proxy"), "http://127.0.0.1:9")
+    env = {**proxies, "no_proxy": "corp.example"}
     for host in range(_HOSTS):
         know(prefix, host, [1, 2])
     with launchers(tmp_path) as start:
-        group = [start(f"h{host}", *exact, *by_name, "--index", host, before=on(prefix, host)) for host in (1, 2)]
+        group = [
+            start(f"h{host}", *exact, *by_name, "--index", host, env=env, before=on(prefix, host)) for host in (1, 2)
+        ]
         for launcher in group:
             launcher.until("waiting for 1 of 3 workers: worker 0 (h0:2222): its name does not resolve (")
         time.sleep(max(0.0, group[0].began_s + 10 - time.monotonic()))
@@ -52,7 +59,7 @@ def test_three_hosts_compute_what_one_process_does_though_one_is_late(
         for launcher in group:
             launcher.until("waiting for 1 of 3 workers: worker 0 (h0:2222): connection refused. Here: this one")
         time.sleep(max(0.0, group[0].began_s + 20 - time.monotonic()))
-        group.append(start("h0", *exact, *by_name, "--index", 0, before=on(prefix, 0)))
+        group.append(start("h0", *exact, *by_name, "--index", 0, env=env, before=on(prefix, 0)))
         assert [launcher.wait() for launcher in group] == [0, 0, 0], "\n".join(one.text for one in group)
         folder = group[-1].folder
     one = trained(*exact, "--workers", 1)
@@ -114,6 +121,42 @@ def test_a_worker_that_is_killed_or_frozen_is_named_by_the_others(
             os.kill(group[1].worker_pid(), signum)
         for launcher in _all_but(group, 1, code, 45):
             assert f"error: {words}" in launcher.text
+
+
+def test_every_reason_for_a_missing_worker_is_told_apart(prefix: str, tmp_path: Path) -> None:
+    nobody, idle, foreign, misspelt = "10.78.0.99:2222", _ADDRESSES[1], _ADDRESSES[2], "no-such-host.invalid:2222"
+    addresses = ",".join((_ADDRESSES[0], nobody, idle, foreign, misspelt))
+    web = subprocess.Popen(
+        [*on(prefix, 2), sys.executable, "-m", "http.server", "2222"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        with launchers(tmp_path) as start:
+            one = start("h0", *SHORT, "--workers", addresses, "--index", 0, "--start-timeout", 10, before=on(prefix, 0))
+            assert one.wait(20) == 1
+            assert time.monotonic() - one.began_s < 10 + 5
+    finally:
+        web.kill()
+        web.wait(10)
+    reasons = (
+        rf"worker 1 \({nobody}\): no answer \([a-z ]+\); worker 2 \({idle}\): connection refused; "
+        rf"worker 3 \({foreign}\): answers but did not join( \([a-z ]+\))?; "
+        rf"worker 4 \({misspelt}\): its name does not resolve \([a-z ]+\)"
+    )
+    assert re.search(rf"^waiting for 4 of 5 workers: {reasons}. Here: this one$", one.text, re.M), one.text
+    assert re.search(rf"^error: 4 of 5 workers did not join within 10 s: {reasons}$", one.text, re.M), one.text
+
+
+def test_hosts_with_other_devices_do_not_start(prefix: str, tmp_path: Path) -> None:
+    with launchers(tmp_path) as start:
+        more = ("--workers", ",".join(_ADDRESSES[:2]))
+        gpu = start("h0", *SHORT, *more, "--index", 0, env={"CUDA_VISIBLE_DEVICES": "0"}, before=on(prefix, 0))
+        cpu = start("h1", *SHORT, *more, "--index", 1, env={"CUDA_VISIBLE_DEVICES": ""}, before=on(prefix, 1))
+        assert [gpu.wait(30), cpu.wait(30)] == [2, 2], gpu.text + cpu.text
+    for launcher in (gpu, cpu):
+        assert "devices of each worker: worker 0 has 1 GPU, worker 1 has 1 CPU" in launcher.text
+        assert not launcher.folder.exists()
 
 
 def test_hosts_that_know_only_where_to_meet_learn_of_each_other(prefix: str, tmp_path: Path) -> None:

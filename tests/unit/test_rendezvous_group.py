@@ -317,6 +317,22 @@ def test_a_victims_failure_without_any_other_cause_is_its_own() -> None:
     assert machine.verdict.what == "worker 2 failed: UnavailableError: connection reset by peer"
 
 
+def test_of_a_hang_all_are_told_and_who_holds_the_others_up_is_named() -> None:
+    machine = leader([1, 2], start=True)
+    waits = Report("worker 2 waits for the others", victim=True, hang_s=61.5)
+    actions = machine.received(12, waits.to_message(), "", 2.0)
+    assert sent(actions) == [(11, "hang"), (12, "hang")]
+    assert machine.hang_s == 61.5
+    assert machine.failed(replace(waits, what="worker 0 waits for the others"), 2.1) == [], "once is enough"
+    asked = member(start=True)
+    (hang, _) = [action.message for action in actions if isinstance(action, Send)]
+    asked.received(7, hang, "", 2.0)
+    assert asked.hang_s == 61.5
+    machine.received(11, Report("worker 1 holds the others up").to_message(), "", 3.0)
+    assert machine.verdict is not None
+    assert (machine.verdict.what, machine.verdict.culprit) == ("worker 1 holds the others up", 1)
+
+
 def test_a_suspended_process_is_named_though_its_launcher_lives() -> None:
     machine = leader([1, 2], start=True)
     for now_s in range(1, 32):

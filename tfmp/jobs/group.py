@@ -9,11 +9,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tfmp.cluster.rendezvous.findings import Roster
 from tfmp.cluster.rendezvous.protocol import Report
 from tfmp.cluster.rendezvous.session import Session
 from tfmp.errors import EXIT_OK, TfmpError
 from tfmp.jobs.autopsy import Stack, in_collective
 from tfmp.jobs.run import Run
+from tfmp.launch.hang import Hang
 from tfmp.launch.runner import GroupControl
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, signal_name
@@ -77,14 +79,14 @@ class GroupWatch:
         session: The group.
         run: The worker.
         rank: Its rank.
-        name: What the group calls it.
+        roster: What the group calls its workers, and their addresses.
     """
 
-    def __init__(self, session: Session, run: Run, rank: int, name: str) -> None:
+    def __init__(self, session: Session, run: Run, rank: int, roster: Roster) -> None:
         self._session = session
         self._run = run
         self._rank = rank
-        self._name = name
+        self._name, self._label = roster.names[rank], roster.label(rank)
         self._exception: dict[str, Any] | None = None
         self._left_with_another = False
         self._next_look_s = 0.0
@@ -103,6 +105,8 @@ class GroupWatch:
             self._next_look_s = now_s + _LOOK_EVERY_S
             self._session.stopped(any(_is_stopped(pid) for pid in control.pids.values()))
         self._session.poll()
+        if self._session.hang_s is not None:
+            self._run.attempt.suspect(self._session.hang_s, control)
         if self._session.verdict is not None:
             control.stop(self._session.verdict.what)
 
@@ -117,9 +121,9 @@ class GroupWatch:
             if result.exit_code == EXIT_OK:
                 return self._leave(result, inbox)
             own = self._own_error(result)
-            session.failed(
-                Report(own.what, own.where, own.hint, own.exit_code, victim=self._looks_like_a_victim(result))
-            )
+            victim = self._looks_like_a_victim(result)
+            hang_s = self._hang.waited_s if self._hang is not None else None
+            session.failed(Report(own.what, own.where, own.hint, own.exit_code, victim, hang_s))
             self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)
         verdict = session.verdict
         if verdict is None or verdict.culprit == self._rank:
@@ -160,20 +164,28 @@ class GroupWatch:
 
     def _own_error(self, result: GroupResult) -> TfmpError:
         error = self._run.describe(result)
-        if self._stack is not None:
+        if self._hang is not None:
             what = describe_hang(self._name, error.what, self._stack)
         elif self._exception is not None and not self._run.recorder.errors:
             message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
             what = f"{self._name} failed: {self._exception.get('type')}: {message}"
         else:
             what = self._named(error.what)
-        return TfmpError(what, where=self._named(error.where or "") or None, hint=error.hint, exit_code=error.exit_code)
+        return TfmpError(
+            what, where=self._named(error.where or "") or self._label, hint=error.hint, exit_code=error.exit_code
+        )
 
     @property
-    def _stack(self) -> Stack | None:
-        """Where the worker was when no step ended any more; ``None``: it did not hang, or was stopped."""
+    def _hang(self) -> Hang | None:
+        """That no step ended any more; ``None``: the worker did not hang, or was stopped."""
         autopsy = self._run.attempt.autopsy
-        return None if autopsy is None or autopsy.hang.stopped else autopsy.stacks.get(self._rank, ())
+        return None if autopsy is None or autopsy.hang.stopped else autopsy.hang
+
+    @property
+    def _stack(self) -> Stack:
+        """Where it was then."""
+        autopsy = self._run.attempt.autopsy
+        return () if autopsy is None else autopsy.stacks.get(self._rank, ())
 
     def _named(self, text: str) -> str:
         """A text about this worker as the group calls it: with a chief, rank 1 is worker 0."""
@@ -184,7 +196,7 @@ class GroupWatch:
             return False
         if self._left_with_another:  # who was asked to leave, and all others agreed to
             return True
-        if self._stack is not None:
+        if self._hang is not None:
             return in_collective(self._stack)
         if self._exception is not None:
             return self._exception.get("type") in _VICTIM_ERRORS

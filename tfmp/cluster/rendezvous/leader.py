@@ -248,7 +248,13 @@ class Leader(Side):
         if self._watch is None:
             return self._end(failed(self._roster, rank, report))
         verdict = self._watch.failed(rank, report, now_s)
-        return [] if verdict is None else self._end(verdict)
+        if verdict is not None:
+            return self._end(verdict)
+        if report.hang_s is None or self.hang_s is not None:
+            return []
+        # Who holds it up may not know: it has taken no step since, or none at all.
+        self.hang_s = report.hang_s
+        return self._tell({"type": "hang", "seconds": report.hang_s})
 
     def _leave_if_complete(self) -> list[Action]:
         digests = {_OWN: self._done, **{rank: member.done for rank, member in self._members.items()}}

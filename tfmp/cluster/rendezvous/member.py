@@ -203,6 +203,8 @@ class Member(Side):
                 self._start(message, [_LEADER], now_s, explain_s)
             case "beat":
                 self._heard_stopped(_LEADER, take(message, "stopped", bool), now_s)
+            case "hang":
+                self.hang_s = take(message, "seconds", float)
             case "stop":
                 return self._end(read_stop(message))
             case "leave":

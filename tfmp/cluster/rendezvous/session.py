@@ -112,6 +112,11 @@ class Session:
         return self._machine.start_message
 
     @property
+    def hang_s(self) -> float | None:
+        """For how long a worker has waited for the others in vain, if one has: look where this host's is."""
+        return self._machine.hang_s
+
+    @property
     def may_leave(self) -> bool:
         """Whether all workers have ended well and know it."""
         return self._machine.may_leave

@@ -28,6 +28,7 @@ class Side(ABC):
         started: Whether all are to start, or have.
         may_leave: Whether all workers have ended well and know it.
         start_message: What all start with.
+        hang_s: For how long a worker has waited for the others in vain; ``None``: none has.
     """
 
     def __init__(self, identity: Identity, roster: Roster, waits: Waits, now_s: float) -> None:
@@ -35,6 +36,7 @@ class Side(ABC):
         self.started = False
         self.may_leave = False
         self.start_message: Mapping[str, Any] = {}
+        self.hang_s: float | None = None
         self._identity = identity
         self._roster = roster
         self._waits = waits
