@@ -88,7 +88,7 @@ class GroupWatch:
         self._rank = rank
         self._name, self._label = roster.names[rank], roster.label(rank)
         self._exception: dict[str, Any] | None = None
-        self._left_with_another = False
+        self._left = self._was_asked = False  # in step with all others, because one was asked to
         self._next_look_s = 0.0
 
     def on_event(self, rank: int, event: dict[str, Any]) -> None:
@@ -96,7 +96,7 @@ class GroupWatch:
         if event.get("event") == "exception":
             self._exception = event
         elif event.get("event") == "stopped":
-            self._left_with_another = not event["asked"]
+            self._left, self._was_asked = True, event["asked"]
 
     def on_tick(self, control: GroupControl) -> None:
         """Serve the connections; end the worker where the group has ended."""
@@ -116,6 +116,8 @@ class GroupWatch:
         run.note_exits(result)
         if result.stopped_by is not None:
             return self._interrupted(result.stopped_by)
+        if self._left and result.signalled is not None:  # the worker has heard of it before its launcher
+            return self._interrupted(result.signalled)
         session.poll()
         if session.verdict is None:
             if result.exit_code == EXIT_OK:
@@ -124,7 +126,8 @@ class GroupWatch:
             victim = self._looks_like_a_victim(result)
             hang_s = self._hang.waited_s if self._hang is not None else None
             session.failed(Report(own.what, own.where, own.hint, own.exit_code, victim, hang_s))
-            self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)
+            if (signum := self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None and self._left:
+                return self._interrupted(signum)
         verdict = session.verdict
         if verdict is None or verdict.culprit == self._rank:
             return run.fail(result, self._own_error(result))
@@ -165,7 +168,7 @@ class GroupWatch:
     def _own_error(self, result: GroupResult) -> TfmpError:
         error = self._run.describe(result)
         if self._hang is not None:
-            what = describe_hang(self._name, error.what, self._stack)
+            what = describe_hang(self._name, self._named(error.what), self._stack)
         elif self._exception is not None and not self._run.recorder.errors:
             message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
             what = f"{self._name} failed: {self._exception.get('type')}: {message}"
@@ -194,8 +197,8 @@ class GroupWatch:
     def _looks_like_a_victim(self, result: GroupResult) -> bool:
         if self._run.recorder.errors:
             return False
-        if self._left_with_another:  # who was asked to leave, and all others agreed to
-            return True
+        if self._left:
+            return not self._was_asked
         if self._hang is not None:
             return in_collective(self._stack)
         if self._exception is not None:
