@@ -82,7 +82,12 @@ def address(host: int, port: int = 2222) -> str:
 
 def know(prefix: str, host: int, others: Iterable[int]) -> None:
     """Let a host know others by their names, ``h0`` and so on, from now on; those that it knew before it forgets."""
-    lines = ["127.0.0.1 localhost", *(f"10.78.0.{10 + other} h{other}" for other in others)]
+    write_hosts(prefix, host, [f"10.78.0.{10 + other} h{other}" for other in others])
+
+
+def write_hosts(prefix: str, host: int, entries: Iterable[str]) -> None:
+    """Let these, and loopback, be a host's ``/etc/hosts`` from now on."""
+    lines = ["127.0.0.1 localhost", *entries]
     file = _NETNS / f"{prefix}{host}" / "hosts"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("\n".join(lines) + "\n")  # the same file, as programs on that host have it in place of /etc/hosts

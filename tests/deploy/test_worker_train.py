@@ -188,6 +188,22 @@ def test_a_frozen_worker_is_named_by_the_others(tmp_path: Path, what: str) -> No
             assert f"where: worker 1 (127.0.0.1:{ports[1]})" in launcher.text
 
 
+def test_a_survivor_that_is_idle_in_python_ends_at_once_too(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    more = ("--set", "training.callbacks=[tests.train.programs.hooks:worker_1_falls_asleep]")
+    with launchers(tmp_path) as start:
+        zero, one = (
+            start(f"w{rank}", *LONG, "--workers", addresses(ports), "--index", rank, *more) for rank in range(2)
+        )
+        log = one.folder / "worker-1" / "logs" / "attempt-0" / "worker-1.log"
+        one.until(lambda text: "asleep" in log.read_text() if log.exists() else False)
+        zero.process.kill()
+        began = time.monotonic()
+        assert one.wait(10) == 138, one.text
+        assert time.monotonic() - began < 5
+    assert "error: worker 0 is gone: its launcher ended without a word" in one.text
+
+
 def test_sigterm_to_a_worker_process_is_told_by_the_name_that_the_cluster_gives_it(tmp_path: Path) -> None:
     """With a chief, the second worker is ``worker 0``. All leave together, and only one of them was asked to."""
     ports = free_ports(2)
