@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tfmp.cluster.rendezvous.findings import Roster
 from tfmp.cluster.rendezvous.protocol import Report
 from tfmp.cluster.rendezvous.session import Session
 from tfmp.errors import EXIT_OK, TfmpError
-from tfmp.jobs.autopsy import Stack, in_collective
+from tfmp.jobs.autopsy import Autopsy, Stack, in_collective
 from tfmp.jobs.run import Run
 from tfmp.launch.hang import Hang
 from tfmp.launch.runner import GroupControl
@@ -79,15 +78,18 @@ class GroupWatch:
         session: The group.
         run: The worker.
         rank: Its rank.
-        roster: What the group calls its workers, and their addresses.
+        name: What the group calls it.
+        label: The same with its address.
     """
 
-    def __init__(self, session: Session, run: Run, rank: int, roster: Roster) -> None:
+    def __init__(self, session: Session, run: Run, rank: int, name: str, label: str | None = None) -> None:
         self._session = session
         self._run = run
         self._rank = rank
-        self._name, self._label = roster.names[rank], roster.label(rank)
+        self._name = name
+        self._label = label or name
         self._exception: dict[str, Any] | None = None
+        self._autopsy: Autopsy | None = None
         self._left = self._was_asked = False  # in step with all others, because one was asked to
         self._next_look_s = 0.0
 
@@ -107,6 +109,7 @@ class GroupWatch:
         self._session.poll()
         if self._session.hang_s is not None:
             self._run.attempt.suspect(self._session.hang_s, control)
+        self._autopsy = self._run.attempt.autopsy
         if self._session.verdict is not None:
             control.stop(self._session.verdict.what)
 
@@ -181,14 +184,13 @@ class GroupWatch:
     @property
     def _hang(self) -> Hang | None:
         """That no step ended any more; ``None``: the worker did not hang, or was stopped."""
-        autopsy = self._run.attempt.autopsy
+        autopsy = self._autopsy
         return None if autopsy is None or autopsy.hang.stopped else autopsy.hang
 
     @property
     def _stack(self) -> Stack:
         """Where it was then."""
-        autopsy = self._run.attempt.autopsy
-        return () if autopsy is None else autopsy.stacks.get(self._rank, ())
+        return () if self._autopsy is None else self._autopsy.stacks.get(self._rank, ())
 
     def _named(self, text: str) -> str:
         """A text about this worker as the group calls it: with a chief, rank 1 is worker 0."""

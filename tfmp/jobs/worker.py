@@ -252,7 +252,7 @@ def _train(
     if options.common.verbosity >= 0:
         say(f"run folder: {folder.path}")
     run = Run(config, plan, folder, prepared.dataset, options.common)
-    watch = GroupWatch(session, run, place.rank, place.roster)
+    watch = GroupWatch(session, run, place.rank, place.names[place.rank], place.roster.label(place.rank))
     announce = f"starting: all {cluster.size} workers are here and agree"
     result = run.watch(zygote, announce=announce, on_event=watch.on_event, on_tick=watch.on_tick, tick_s=TICK_S)
     return watch.finish(result, inbox)

@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 
-from tfmp.cluster.rendezvous.findings import Roster
 from tfmp.errors import TfmpError
 from tfmp.jobs.autopsy import Autopsy, Frame
 from tfmp.jobs.group import GroupWatch, describe_hang
 from tfmp.launch.hang import Hang
 from tfmp.launch.spec import GroupResult, WorkerExit
 
-ROSTER = Roster(("chief 0", "worker 0"), ("h0:1", "h1:1"))
 ASLEEP = (Frame("/home/me/hooks.py", 41, "act"), Frame("/home/me/hooks.py", 25, "on_train_batch_end"))
 WAITS = (Frame("/tf/eager/execute.py", 53, "quick_execute"), Frame("/tf/polymorphic.py", 9, "call"))
 WAITS_FOR_THREADS = (Frame("/python/pool.py", 765, "wait"), Frame("/tf/distribute/cross_device_ops.py", 1208, "reduce"))
@@ -31,6 +29,9 @@ class FakeSession:
         self.reports: list[Any] = []
 
     def poll(self, timeout_s: float = 0.0) -> None:
+        pass
+
+    def stopped(self, is_stopped: bool) -> None:
         pass
 
     def failed(self, report: Any) -> None:
@@ -57,7 +58,9 @@ def watch(stack: tuple[Frame, ...] | None = None, stopped: tuple[int, ...] = ())
         interrupted=lambda signum: 128 + signum,
     )
     session = FakeSession()
-    return GroupWatch(session, run, 1, ROSTER), session, run  # type: ignore[arg-type]
+    group = GroupWatch(session, run, 1, "worker 0", "worker 0 (h1:1)")  # type: ignore[arg-type]
+    group.on_tick(SimpleNamespace(pids={}))  # type: ignore[arg-type]
+    return group, session, run
 
 
 def ended(code: int, signalled: int | None = None) -> GroupResult:
