@@ -85,6 +85,13 @@ def know(prefix: str, host: int, others: Iterable[int]) -> None:
     write_hosts(prefix, host, [f"10.78.0.{10 + other} h{other}" for other in others])
 
 
+def ask(prefix: str, host: int, server: str) -> None:
+    """Let a host ask this name server, of which nothing need be there."""
+    file = _NETNS / f"{prefix}{host}" / "resolv.conf"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"nameserver {server}\n")
+
+
 def write_hosts(prefix: str, host: int, entries: Iterable[str]) -> None:
     """Let these, and loopback, be a host's ``/etc/hosts`` from now on."""
     lines = ["127.0.0.1 localhost", *entries]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.worker_support import LONG, SHORT, Launcher, launchers
-from tests.deploy.hosts_support import address, hosts, know, on, script
+from tests.deploy.hosts_support import address, ask, hosts, know, on, script
 
 _HOSTS = 3
 _ADDRESSES = [address(host) for host in range(_HOSTS)]
@@ -146,6 +146,23 @@ def test_every_reason_for_a_missing_worker_is_told_apart(prefix: str, tmp_path: 
     )
     assert re.search(rf"^waiting for 4 of 5 workers: {reasons}. Here: this one$", one.text, re.M), one.text
     assert re.search(rf"^error: 4 of 5 workers did not join within 10 s: {reasons}$", one.text, re.M), one.text
+
+
+def test_a_name_server_that_does_not_answer_is_told_and_holds_nothing_up(prefix: str, tmp_path: Path) -> None:
+    ask(prefix, 0, "10.78.0.99")
+    with launchers(tmp_path) as start:
+        more = ("--workers", f"{_ADDRESSES[0]},far.example:2222", "--index", 0)
+        one = start("h0", *SHORT, *more, "--start-timeout", 6, before=on(prefix, 0))
+        assert one.wait(20) == 1
+        assert time.monotonic() - one.began_s < 6 + 5
+        reason = "worker 1 (far.example:2222): its name does not resolve (the name service does not answer)"
+        assert f"error: 1 of 2 workers did not join within 6 s: {reason}" in one.text
+        two = start("h0", *SHORT, *more, "--start-timeout", 60, before=on(prefix, 0))
+        two.until(reason)
+        began = time.monotonic()
+        two.send(signal.SIGINT)
+        assert two.wait(5) == 130
+        assert time.monotonic() - began <= 2
 
 
 def test_hosts_with_other_devices_do_not_start(prefix: str, tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ class Session:
         self._claim: PortClaim | None = None
         self._next_claim_s = now_s
         self._selector = selectors.DefaultSelector()
-        self._dialer = Dialer(self._selector, self._connected, self._found, resolver or Resolver())
+        self._dialer = Dialer(self._selector, self._connected, self._found, resolver or Resolver(), now_s)
         self._listener: socket.socket | None = None
         self._links: dict[int, Link] = {}
         self._strangers: dict[int, float] = {}
