@@ -148,6 +148,17 @@ def test_every_reason_for_a_missing_worker_is_told_apart(prefix: str, tmp_path: 
     assert re.search(rf"^error: 4 of 5 workers did not join within 10 s: {reasons}$", one.text, re.M), one.text
 
 
+def test_the_same_index_on_two_hosts_is_told_to_both(prefix: str, tmp_path: Path) -> None:
+    with launchers(tmp_path) as start:
+        more = ("--workers", ",".join(_ADDRESSES[:2]), "--index", 0, "--start-timeout", 6)
+        right, wrong = (start(f"h{host}", *SHORT, *more, before=on(prefix, host)) for host in (0, 1))
+        assert [right.wait(20), wrong.wait(20)] == [1, 1]
+    leads = f"worker 1 ({_ADDRESSES[1]}): its address leads to another worker"
+    assert f"did not join within 6 s: {leads} (a second worker 0, by process {wrong.process.pid} on " in right.text
+    assert f"did not join within 6 s: {leads} (this one)" in wrong.text
+    assert "try:   check --index on 10.78.0.11" in right.text
+
+
 def test_a_name_server_that_does_not_answer_is_told_and_holds_nothing_up(prefix: str, tmp_path: Path) -> None:
     ask(prefix, 0, "10.78.0.99")
     with launchers(tmp_path) as start:

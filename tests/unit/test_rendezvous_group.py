@@ -220,6 +220,28 @@ def test_a_launcher_found_at_a_missing_workers_address_tells_why(answer: dict[st
     assert finding in said(machine.tick(2.0))[0]
 
 
+@pytest.mark.parametrize(
+    ("holder", "finding"),
+    [
+        ("by process 100 on h0", "its address leads to another worker (this one)"),
+        ("by process 7 on h1", "its address leads to another worker (a second worker 0, by process 7 on h1)"),
+    ],
+)
+def test_the_same_index_on_two_hosts_is_seen_by_the_leader(holder: str, finding: str) -> None:
+    machine = leader([1])
+    machine.tick(0.0)
+    machine.dialed(40, 2, 0.1)
+    machine.received(40, {"type": "refused", "kind": "TAKEN", "text": holder}, "", 0.2)
+    assert f"worker 2 (h2:1): {finding}. Here" in said(machine.tick(2.0))[0]
+
+
+def test_a_leaders_address_that_leads_back_is_told() -> None:
+    machine = member(joined=False)
+    machine.dialed(7, 0, 0.1)
+    machine.received(7, {"type": "present", "rank": 1, "host": "h1", "text": ""}, "", 0.2)
+    assert "worker 0 (h0:1): its address leads to another worker (this one). Here" in said(machine.tick(2.0))[0]
+
+
 def test_a_silent_connection_is_kept_and_dropped_when_its_worker_joins() -> None:
     machine = leader([1])
     machine.tick(0.0)

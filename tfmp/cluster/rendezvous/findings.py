@@ -130,7 +130,7 @@ def way_out(roster: Roster, rank: int, kind: Kind) -> str:
         Kind.ALREADY_TRAINING: "a training is running there: the whole group must be restarted, every worker of it",
         Kind.OTHER_TOKEN: "give every worker the same cluster.token",
         Kind.OTHER_RUN: "give every run ports of its own",
-        Kind.ELSEWHERE: f"{host} must lead to the same host on every host: check DNS and /etc/hosts",
+        Kind.ELSEWHERE: f"check --index on {host}, and that it leads to the same host everywhere (DNS, /etc/hosts)",
         Kind.UP: f"{roster.names[rank]} cannot reach {roster.label(0)}: check names and firewalls there",
         Kind.TAKEN: "give each worker an --index of its own",
     }[kind]

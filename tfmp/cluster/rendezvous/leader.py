@@ -23,7 +23,7 @@ from tfmp.cluster.rendezvous.protocol import (
     stop_message,
     take,
 )
-from tfmp.cluster.rendezvous.side import Side
+from tfmp.cluster.rendezvous.side import THIS_ONE, Side
 from tfmp.cluster.rendezvous.verdicts import failed, unequal_weights, vanished
 from tfmp.cluster.rendezvous.wire import NotOurs
 
@@ -224,7 +224,11 @@ class Leader(Side):
                 if there != rank:
                     finding = Finding(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
             case "refused":
-                finding = Finding(Kind.OTHER_RUN, take(message, "text", str))
+                text = take(message, "text", str)
+                finding = Finding(Kind.OTHER_RUN, text)
+                if take(message, "kind", str) == Kind.TAKEN.name:  # it has this worker's --index, or is this worker
+                    second = f"a second {self._roster.names[_OWN]}, {text}"
+                    finding = Finding(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
             case "stop" if not self.started and self.verdict is None:
                 # It knows what differs: both end with the same words.
                 return [Close(link), *self._end(read_stop(message))]

@@ -21,7 +21,7 @@ from tfmp.cluster.rendezvous.protocol import (
     read_stop,
     take,
 )
-from tfmp.cluster.rendezvous.side import Side
+from tfmp.cluster.rendezvous.side import THIS_ONE, Side
 from tfmp.cluster.rendezvous.verdicts import already_training, failed, other_token, taken, vanished
 from tfmp.cluster.rendezvous.wire import NotOurs
 
@@ -164,8 +164,10 @@ class Member(Side):
             case "refused":
                 return [*self._refused(message, now_s), Close(link)]
             case "present":
-                detail = f"worker {take(message, 'rank', int)} on {take(message, 'host', str)}"
-                self._finding = Finding(Kind.ELSEWHERE, detail)
+                there = take(message, "rank", int)
+                other = f"worker {there} on {take(message, 'host', str)}"
+                # Another process with this rank would have refused.
+                self._finding = Finding(Kind.ELSEWHERE, THIS_ONE if there == self._identity.rank else other)
                 return [Close(link)]
             case "stop":
                 return [*self._end(read_stop(message)), Close(link)]

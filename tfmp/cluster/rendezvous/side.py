@@ -11,6 +11,8 @@ from tfmp.cluster.rendezvous.identity import Identity
 from tfmp.cluster.rendezvous.protocol import Action, Close, Report, Say, Send, Waits, disagreement, stop_message
 from tfmp.cluster.rendezvous.watching import Watch
 
+#: Where another worker's address leads when --index is that of another host.
+THIS_ONE = "this one"
 _MAX_TURNED_AWAY = 100
 
 
