@@ -102,6 +102,19 @@ def test_a_host_that_is_cut_off_is_named_by_the_others(prefix: str, tmp_path: Pa
             assert json.loads((group[0].folder / "failure.json").read_text())["exit_code"] == 138
 
 
+def test_a_link_that_is_cut_for_twelve_seconds_costs_the_wait_only(prefix: str, tmp_path: Path) -> None:
+    """TensorFlow's own patience is ten seconds."""
+    with _training(prefix, tmp_path) as group:
+        script("netns-hosts.sh", "cut", prefix, 1)
+        time.sleep(12)
+        script("netns-hosts.sh", "join", prefix, 1)
+        before = len(re.findall(r"^epoch ", group[0].text, re.M))
+        for launcher in group:
+            launcher.until(lambda text: len(re.findall(r"^epoch ", text, re.M)) >= before + 10)
+        group[2].send(signal.SIGINT)
+        assert [launcher.wait(20) for launcher in group] == [130, 130, 130], group[0].text
+
+
 @pytest.mark.parametrize(
     ("which", "signum", "code", "words"),
     [
