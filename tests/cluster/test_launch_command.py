@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -93,3 +94,34 @@ def test_a_pytorch_ddp_program_runs_unchanged() -> None:
     done = run_program("launch", "-n", 2, "--", sys.executable, ROOT / "tests" / "cluster" / "launch_ddp.py")
     assert done.code == 0, done.text
     assert sorted(re.findall(r"rank .*", done.out)) == ["rank 0 of 2: gradient 0.5", "rank 1 of 2: gradient 0.5"]
+
+
+def test_every_one_has_the_whole_cluster_and_a_way_past_the_proxy() -> None:
+    env = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "corp.example"}
+    code = "import os; print(os.environ['TF_CONFIG'], os.environ['no_proxy'])"
+    done = run_program("launch", "-n", 4, "--", sys.executable, "-S", "-c", code, env=env)
+    assert done.code == 0, done.text
+    found = [line.rsplit(" ", 1) for line in done.out.splitlines() if "TF_CONFIG" in line or '"cluster"' in line]
+    configs = [json.loads(text[text.index("{") :]) for text, _ in found]
+    assert sorted(config["task"]["index"] for config in configs) == [0, 1, 2, 3]
+    assert {len(set(config["cluster"]["worker"])) for config in configs} == {4}
+    assert {entries for _, entries in found} == {"corp.example,127.0.0.1,localhost,::1"}
+
+
+def test_a_local_training_waits_for_no_machine_of_an_inherited_variable() -> None:
+    cluster = {"cluster": {"worker": ["far:1", "away:2"]}, "task": {"type": "worker", "index": 1}}
+    env = {
+        "TF_CONFIG": json.dumps(cluster),
+        "SLURM_JOB_ID": "7",
+        "SLURM_PROCID": "1",
+        "SLURM_STEP_NODELIST": "far,away",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "OMPI_COMM_WORLD_RANK": "1",
+        "OMPI_COMM_WORLD_SIZE": "2",
+        "JOB_COMPLETION_INDEX": "1",
+    }
+    done = run_program("train", "configs/smoke.yaml", "--workers", 2, "--collective", "ring", "--dry-run", env=env)
+    assert done.code == 0, done.text
+    configs = [json.loads(line.split("TF_CONFIG=")[1]) for line in done.out.splitlines() if "TF_CONFIG=" in line]
+    assert [config["task"]["index"] for config in configs] == [0, 1]
+    assert all(address.startswith("127.0.0.1:") for address in configs[0]["cluster"]["worker"])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
+import os
 import re
 import signal
 import socket
@@ -119,6 +122,8 @@ def _pair(
         codes = one.wait(30), two.wait(30)
     assert codes == (2, 2), one.text + two.text
     assert "epoch 1" not in one.text + two.text
+    assert not one.folder.exists()
+    assert not two.folder.exists()
     return one, two
 
 
@@ -140,6 +145,24 @@ def test_different_cluster_lists_are_named(tmp_path: Path, second: str) -> None:
     theirs = ",".join(names[name] for name in second.split(","))
     for launcher in _pair(tmp_path, ("--workers", ours, "--index", 0), ("--workers", theirs, "--index", 1), ports):
         assert f"cluster.workers: worker 0 has {ours}, worker 1 has {theirs}" in launcher.text
+
+
+def test_different_versions_are_named(tmp_path: Path) -> None:
+    """The second host has another Keras, as far as its packages' metadata say, which is where versions come from."""
+    other = tmp_path / "site" / "keras-9.8.7.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 9.8.7\n")
+    ports = free_ports(2)
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    env = {"PYTHONPATH": f"{other.parent}{os.pathsep}{ROOT}"}
+    with launchers(tmp_path) as start:
+        one = start("w0", *SHORT, "--workers", addresses, "--index", 0)
+        two = start("w1", *SHORT, "--workers", addresses, "--index", 1, env=env)
+        assert (one.wait(30), two.wait(30)) == (2, 2), one.text + two.text
+    for launcher in (one, two):
+        ours = importlib.metadata.version("keras")
+        assert f"version of Keras: worker 0 has {ours}, worker 1 has 9.8.7" in launcher.text
+        assert not launcher.folder.exists(), "no step was run"
 
 
 def test_the_same_index_twice_leaves_the_first_alone(tmp_path: Path) -> None:
@@ -213,6 +236,44 @@ def test_a_dry_run_prints_each_workers_tf_config_and_command(tfmp: Callable[...,
     assert f"worker 1: TF_CONFIG={config}" in done.out
     command = "tfmp worker configs/smoke.yaml --workers h0:2222,h1:2222 --epochs 3 --set training.steps_per_epoch=4"
     assert re.search(rf"^  h1: {re.escape(command)} .*--index 1$", done.out, re.M)
+
+
+@pytest.mark.parametrize("by", ["--workers", "TF_CONFIG"])
+def test_the_printed_command_of_each_host_is_that_workers(tfmp: Callable[..., Done], by: str) -> None:
+    """Typed into a shell, with --dry-run behind it, each gives the same plan."""
+    config = {"cluster": {"worker": ["h0:2222", "h1:2222"]}, "task": {"type": "worker", "index": 0}}
+    env = {"TF_CONFIG": json.dumps(config)} if by == "TF_CONFIG" else {}
+    how = () if env else ("--workers", "h0:2222,h1:2222")
+    first = tfmp("worker", *SHORT, *how, "--set", "run.name=it's mine", "--dry-run", env=env)
+    assert first.code == 0, first.text
+    printed = dict(re.findall(r"^  (h[01]): (.*tfmp worker .*)$", first.out, re.M))
+    assert list(printed) == ["h0", "h1"]
+    for rank, command in enumerate(printed.values()):
+        python = command.replace("tfmp worker", f"{sys.executable} -m tfmp worker", 1)
+        typed = subprocess.run(
+            ["bash", "-c", f"{python} --dry-run"],
+            cwd=ROOT,
+            env={name: value for name, value in os.environ.items() if name != "TF_CONFIG"},
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert typed.returncode == 0, typed.stderr
+        assert f"worker {rank} of" in typed.stdout.splitlines()[0]
+        assert _what_all_print(typed.stdout) == _what_all_print(first.out)
+
+
+def _what_all_print(text: str) -> list[str]:
+    """Settings, TF_CONFIGs and commands; without what is each host's own: its threads, and which worker it is."""
+    return [line for line in text.splitlines()[1:] if not re.match(r"  [01]  +worker ", line)]
+
+
+def test_an_evaluator_has_nothing_to_do(tfmp: Callable[..., Done]) -> None:
+    cluster = {"worker": ["h0:2222", "h1:2222"], "evaluator": ["h2:2222"]}
+    env = {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": "evaluator", "index": 0}})}
+    done = tfmp("worker", *SHORT, env=env)
+    assert (done.code, done.err) == (0, "")
+    assert "evaluator: nothing to do" in done.out
 
 
 def test_a_slurm_step_is_planned_without_gpus_or_nvidia_smi(tfmp: Callable[..., Done]) -> None:

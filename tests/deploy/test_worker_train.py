@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -136,6 +137,11 @@ def test_kill_9_of_a_worker_process_is_told_to_the_others(tmp_path: Path) -> Non
         assert "out-of-memory" in launcher.text
     what = json.loads((zero.folder / "failure.json").read_text())["what"]
     assert what.startswith("worker 1 failed: signal 9 (SIGKILL), after step ")
+    # The ports are free again at once.
+    with launchers(tmp_path) as start:
+        again = [start(f"n{rank}", *SHORT, "--workers", addresses(ports), "--index", rank) for rank in range(3)]
+        assert [launcher.wait() for launcher in again] == [0, 0, 0], again[0].text
+        assert "is in use" not in again[0].text
 
 
 def test_kill_9_of_a_launcher_is_noticed_at_once_and_it_cannot_come_back_alone(tmp_path: Path) -> None:
@@ -180,6 +186,57 @@ def test_a_frozen_worker_is_named_by_the_others(tmp_path: Path, what: str) -> No
             how = "is lost: nothing heard from it for" if what == "launcher" else "is stopped"
             assert f"error: worker 1 {how}" in launcher.text
             assert f"where: worker 1 (127.0.0.1:{ports[1]})" in launcher.text
+
+
+def test_a_survivor_that_is_idle_in_python_ends_at_once_too(tmp_path: Path) -> None:
+    ports = free_ports(2)
+    more = ("--set", "training.callbacks=[tests.train.programs.hooks:worker_1_falls_asleep]")
+    with launchers(tmp_path) as start:
+        zero, one = (
+            start(f"w{rank}", *LONG, "--workers", addresses(ports), "--index", rank, *more) for rank in range(2)
+        )
+        log = one.folder / "worker-1" / "logs" / "attempt-0" / "worker-1.log"
+        one.until(lambda text: "asleep" in log.read_text() if log.exists() else False)
+        zero.process.kill()
+        began = time.monotonic()
+        assert one.wait(10) == 138, one.text
+        assert time.monotonic() - began < 5
+    assert "error: worker 0 is gone: its launcher ended without a word" in one.text
+
+
+def test_sigterm_to_a_worker_process_is_told_by_the_name_that_the_cluster_gives_it(tmp_path: Path) -> None:
+    """With a chief, the second worker is ``worker 0``. All leave together, and only one of them was asked to."""
+    ports = free_ports(2)
+    cluster = {"chief": [f"127.0.0.1:{ports[0]}"], "worker": [f"127.0.0.1:{ports[1]}"]}
+    with launchers(tmp_path) as start:
+        chief, one = (
+            start(kind, *LONG, env={"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": 0}})})
+            for kind in ("chief", "worker")
+        )
+        for launcher in (chief, one):
+            launcher.until("epoch 2/", 90)
+        os.kill(one.worker_pid(), signal.SIGTERM)
+        began = time.monotonic()
+        assert [one.wait(20), chief.wait(20)] == [143, 143], chief.text + one.text
+        assert time.monotonic() - began < 10
+    for launcher in (chief, one):
+        assert "error: worker 0 failed: it was asked to leave by signal 15 (SIGTERM), and left" in launcher.text
+        assert f"where: worker 0 (127.0.0.1:{ports[1]}) on " in launcher.text
+
+
+def test_a_worker_that_holds_the_others_up_is_told_from_those_that_wait(tmp_path: Path) -> None:
+    ports = free_ports(3)
+    more = ("--hang-timeout", 5, "--set", "training.callbacks=[tests.train.programs.hooks:worker_1_falls_asleep]")
+    with launchers(tmp_path) as start:
+        group = [start(f"w{rank}", *LONG, "--workers", addresses(ports), "--index", rank, *more) for rank in range(3)]
+        assert [launcher.wait(60) for launcher in group] == [1, 1, 1], "\n".join(one.text for one in group)
+    for launcher in group:
+        assert re.search(
+            r"^error: worker 1 holds the others up: no step has finished for \d+ s; it is in .*\(hooks\.py:\d+\)",
+            launcher.text,
+            re.M,
+        ), launcher.text
+        assert f"where: worker 1 (127.0.0.1:{ports[1]})" in launcher.text
 
 
 def test_ctrl_c_on_one_host_ends_the_others_by_name_and_a_new_group_may_use_the_ports(tmp_path: Path) -> None:

@@ -111,6 +111,17 @@ def test_what_a_task_knows_of_itself_beats_the_distribution_that_was_asked_for()
     assert addresses(step(0, SLURM_DISTRIBUTION="cyclic")) == _CYCLIC
 
 
+@pytest.mark.parametrize(
+    ("rank", "node", "local", "together"), [(1, 0, 1, "0,1,4"), (3, 1, 1, "2,3"), (4, 0, 2, "0,1,4")]
+)
+def test_planes_go_round_the_nodes(rank: int, node: int, local: int, together: str) -> None:
+    # As srun -N 2 -n 5 -O -m plane=2 sets them.
+    own = {"SLURM_NODEID": str(node), "SLURM_LOCALID": str(local), "SLURM_GTIDS": together}
+    plane = {"SLURM_DISTRIBUTION": "plane", "SLURM_DIST_PLANESIZE": "2"}
+    tasks = {"SLURM_STEP_NUM_TASKS": "5", "SLURM_STEP_TASKS_PER_NODE": "3,2"}
+    assert addresses(step(rank, **own, **plane, **tasks)) == [*_BLOCK, f"node9:{_PORT + 2}"]
+
+
 def test_another_layout_is_refused() -> None:
     with pytest.raises(UsageError, match="SLURM_NODEID=1, SLURM_LOCALID=1") as caught:
         from_slurm(step(0, SLURM_NODEID="1", SLURM_LOCALID="1"))

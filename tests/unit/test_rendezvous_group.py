@@ -220,6 +220,28 @@ def test_a_launcher_found_at_a_missing_workers_address_tells_why(answer: dict[st
     assert finding in said(machine.tick(2.0))[0]
 
 
+@pytest.mark.parametrize(
+    ("holder", "finding"),
+    [
+        ("by process 100 on h0", "its address leads to another worker (this one)"),
+        ("by process 7 on h1", "its address leads to another worker (a second worker 0, by process 7 on h1)"),
+    ],
+)
+def test_the_same_index_on_two_hosts_is_seen_by_the_leader(holder: str, finding: str) -> None:
+    machine = leader([1])
+    machine.tick(0.0)
+    machine.dialed(40, 2, 0.1)
+    machine.received(40, {"type": "refused", "kind": "TAKEN", "text": holder}, "", 0.2)
+    assert f"worker 2 (h2:1): {finding}. Here" in said(machine.tick(2.0))[0]
+
+
+def test_a_leaders_address_that_leads_back_is_told() -> None:
+    machine = member(joined=False)
+    machine.dialed(7, 0, 0.1)
+    machine.received(7, {"type": "present", "rank": 1, "host": "h1", "text": ""}, "", 0.2)
+    assert "worker 0 (h0:1): its address leads to another worker (this one). Here" in said(machine.tick(2.0))[0]
+
+
 def test_a_silent_connection_is_kept_and_dropped_when_its_worker_joins() -> None:
     machine = leader([1])
     machine.tick(0.0)
@@ -315,6 +337,22 @@ def test_a_victims_failure_without_any_other_cause_is_its_own() -> None:
     live(machine, range(6, 7), [11, 12])
     assert machine.verdict is not None
     assert machine.verdict.what == "worker 2 failed: UnavailableError: connection reset by peer"
+
+
+def test_of_a_hang_all_are_told_and_who_holds_the_others_up_is_named() -> None:
+    machine = leader([1, 2], start=True)
+    waits = Report("worker 2 waits for the others", victim=True, hang_s=61.5)
+    actions = machine.received(12, waits.to_message(), "", 2.0)
+    assert sent(actions) == [(11, "hang"), (12, "hang")]
+    assert machine.hang_s == 61.5
+    assert machine.failed(replace(waits, what="worker 0 waits for the others"), 2.1) == [], "once is enough"
+    asked = member(start=True)
+    (hang, _) = [action.message for action in actions if isinstance(action, Send)]
+    asked.received(7, hang, "", 2.0)
+    assert asked.hang_s == 61.5
+    machine.received(11, Report("worker 1 holds the others up").to_message(), "", 3.0)
+    assert machine.verdict is not None
+    assert (machine.verdict.what, machine.verdict.culprit) == ("worker 1 holds the others up", 1)
 
 
 def test_a_suspended_process_is_named_though_its_launcher_lives() -> None:

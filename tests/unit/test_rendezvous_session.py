@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -252,6 +253,28 @@ def test_a_name_that_is_slow_to_resolve_holds_nothing_up(group: Callable[[int], 
     leader.poll()
     assert time.monotonic() - began < 0.2
     two.until(lambda: any("its name does not resolve (name or service not known)" in line for line in two.said[leader]))
+
+
+def test_a_name_service_that_does_not_answer_is_told_and_its_late_answer_is_used(
+    group: Callable[[int], Group], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tfmp.cluster.rendezvous.dialing._RESOLVE_TIMEOUT_S", 0.1)
+    answered, asked = threading.Event(), []
+
+    def away(host: str, port: int) -> list[tuple[int, tuple[Any, ...]]]:
+        asked.append(host)
+        answered.wait(10)
+        return resolve("127.0.0.1", port)
+
+    two = group(2)
+    two.roster = Roster(two.roster.names, [two.roster.addresses[0], f"far.example:{two.ports[1]}"])
+    leader = two.add(0, resolver=Resolver(away))
+    silent = "its name does not resolve (the name service does not answer)"
+    two.until(lambda: any(silent in line for line in two.said[leader]))
+    two.serve(0.5)
+    assert asked == ["far.example"], "it is asked once, not again at every attempt"
+    answered.set()
+    two.until(lambda: "connection refused" in two.said[leader][-1])
 
 
 def test_every_address_of_a_name_is_tried_and_the_refusal_is_what_counts() -> None:

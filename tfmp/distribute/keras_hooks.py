@@ -273,3 +273,23 @@ def reading_values(values: Iterable[tuple[Any, tf.Tensor]]) -> Iterator[None]:
     finally:
         for variable, own, _ in pairs:
             variable._value = own
+
+
+@contextlib.contextmanager
+def peers_may_be_silent_for(seconds: float) -> Iterator[None]:
+    """Let strategies built inside bear a peer that is not heard from for so long; TensorFlow's default is 10 s.
+
+    MultiWorkerMirroredStrategy sets up the coordination service without a word about its heartbeats, and offers no
+    setting: the call is given one more argument.
+    """
+    context = tf_context.context()
+    stock = context.configure_coordination_service
+
+    def configure(*args: Any, **settings: Any) -> None:
+        stock(*args, **{"heartbeat_timeout_in_ms": int(seconds * 1000), **settings})
+
+    context.configure_coordination_service = configure
+    try:
+        yield
+    finally:
+        del context.configure_coordination_service

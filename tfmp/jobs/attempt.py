@@ -101,11 +101,19 @@ class Attempt:
                 control.stop(self._hang.describe())
         else:
             states = {rank: osproc.state_of(pid) for rank, pid in pids.items()}
-            self._hang = self._watchdog.look(self._clock(), states)
-            if self._hang is not None:
-                self._hang_s = self._clock()
-                for rank in pids:
-                    control.signal(rank, signal.SIGUSR1)
+            hang = self._watchdog.look(self._clock(), states)
+            if hang is not None:
+                self._ask_where(hang, control)
+
+    def suspect(self, waited_s: float, control: GroupControl) -> None:
+        """Workers elsewhere have waited for so long in vain for these: find out where they are, and stop them."""
+        if self._hang is None:
+            self._ask_where(Hang(waited_s), control)
+
+    def _ask_where(self, hang: Hang, control: GroupControl) -> None:
+        self._hang, self._hang_s = hang, self._clock()
+        for rank in control.pids:
+            control.signal(rank, signal.SIGUSR1)
 
     def judge(self, result: GroupResult) -> Verdict:
         """Find the culprit of a group that failed."""

@@ -14,6 +14,7 @@ _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-f]+.*\(most recent call 
 _FRAME = re.compile(r'^  File "([^"]*)", line (\d+) in (.*)$')
 #: Where a worker that waits for its peers is, in Python: TensorFlow runs an operation, and collectives are those.
 _IN_COLLECTIVE = "quick_execute"
+_COLLECTIVES_FILE = "cross_device_ops.py"
 _SHOWN_FRAMES = 8
 
 
@@ -86,13 +87,19 @@ def examine(hang: Hang, dumps: Mapping[int, str]) -> Autopsy:
     autopsy = Autopsy(hang, stacks, hang.stopped)
     if hang.stopped or len(stacks) < 2:
         return autopsy
-    waiting = [rank for rank, stack in stacks.items() if any(f.function == _IN_COLLECTIVE for f in stack[:3])]
+    waiting = [rank for rank, stack in stacks.items() if in_collective(stack)]
     elsewhere = [rank for rank in stacks if rank not in waiting]
     if waiting and elsewhere:
         return Autopsy(hang, stacks, tuple(sorted(elsewhere)))
     sizes = autopsy.groups()
     few = [ranks for ranks, _ in sizes[1:] if len(ranks) < len(sizes[0][0])]
     return Autopsy(hang, stacks, tuple(sorted(rank for ranks in few for rank in ranks)))
+
+
+def in_collective(stack: Stack) -> bool:
+    """Whether a worker with this stack waits for its peers: in an operation, or for the threads that run one."""
+    runs_operation = any(frame.function == _IN_COLLECTIVE for frame in stack[:3])
+    return runs_operation or any(PurePath(frame.file).name == _COLLECTIVES_FILE for frame in stack)
 
 
 def main_stack(dump: str) -> Stack:

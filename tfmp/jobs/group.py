@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import selectors
 import time
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 from tfmp.cluster.rendezvous.protocol import Report
 from tfmp.cluster.rendezvous.session import Session
 from tfmp.errors import EXIT_OK, TfmpError
+from tfmp.jobs.autopsy import Autopsy, Stack, in_collective
 from tfmp.jobs.run import Run
+from tfmp.launch.hang import Hang
 from tfmp.launch.runner import GroupControl
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, signal_name
@@ -30,6 +33,7 @@ _AFTER_LEADER_S = 0.5
 _VICTIM_ERRORS = frozenset(
     {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "InternalError", "UnknownError"}
 )
+_SHOWN_FRAMES = 4
 _SIGABRT = 6  # TensorFlow's coordination service gives up so
 
 
@@ -90,23 +94,26 @@ class GroupWatch:
         run: The worker.
         rank: Its rank.
         name: What the group calls it.
+        label: The same with its address.
     """
 
-    def __init__(self, session: Session, run: Run, rank: int, name: str) -> None:
+    def __init__(self, session: Session, run: Run, rank: int, name: str, label: str | None = None) -> None:
         self._session = session
         self._run = run
         self._rank = rank
         self._name = name
+        self._label = label or name
         self._exception: dict[str, Any] | None = None
-        self._left_with_another = False
+        self._autopsy: Autopsy | None = None
+        self._left = self._was_asked = False  # in step with all others, because one was asked to
         self._next_look_s = 0.0
 
     def on_event(self, rank: int, event: dict[str, Any]) -> None:
         """Take an event of the worker process."""
         if event.get("event") == "exception":
             self._exception = event
-        elif event.get("event") == "stopped" and not event.get("asked"):
-            self._left_with_another = True
+        elif event.get("event") == "stopped":
+            self._left, self._was_asked = True, event["asked"]
 
     def on_tick(self, control: GroupControl) -> None:
         """Serve the connections; end the worker where the group has ended."""
@@ -115,6 +122,9 @@ class GroupWatch:
             self._next_look_s = now_s + _LOOK_EVERY_S
             self._session.stopped(any(_is_stopped(pid) for pid in control.pids.values()))
         self._session.poll()
+        if self._session.hang_s is not None:
+            self._run.attempt.suspect(self._session.hang_s, control)
+        self._autopsy = self._run.attempt.autopsy
         if self._session.verdict is not None:
             control.stop(self._session.verdict.what)
 
@@ -124,15 +134,17 @@ class GroupWatch:
         run.note_exits(result)
         if result.stopped_by is not None:
             return self._interrupted(result.stopped_by)
+        if self._left and result.signalled is not None:  # the worker has heard of it before its launcher
+            return self._interrupted(result.signalled)
         session.poll()
         if session.verdict is None:
             if result.exit_code == EXIT_OK:
                 return self._leave(result, inbox)
             own = self._own_error(result)
-            session.failed(
-                Report(own.what, own.where, own.hint, own.exit_code, victim=self._looks_like_a_victim(result))
-            )
-            if (signum := self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None:
+            victim = self._looks_like_a_victim(result)
+            hang_s = self._hang.waited_s if self._hang is not None else None
+            session.failed(Report(own.what, own.where, own.hint, own.exit_code, victim, hang_s))
+            if (signum := self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None and self._left:
                 return self._interrupted(signum)
         verdict = session.verdict
         if verdict is None or verdict.culprit == self._rank:
@@ -175,21 +187,57 @@ class GroupWatch:
 
     def _own_error(self, result: GroupResult) -> TfmpError:
         error = self._run.describe(result)
-        if self._exception is None or self._run.recorder.errors:
-            return error
-        message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
-        what = f"{self._name} failed: {self._exception.get('type')}: {message}"
-        return TfmpError(what, where=error.where, hint=error.hint, exit_code=error.exit_code)
+        if self._hang is not None:
+            what = describe_hang(self._name, self._named(error.what), self._stack)
+        elif self._exception is not None and not self._run.recorder.errors:
+            message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
+            what = f"{self._name} failed: {self._exception.get('type')}: {message}"
+        else:
+            what = self._named(error.what)
+        return TfmpError(
+            what, where=self._named(error.where or "") or self._label, hint=error.hint, exit_code=error.exit_code
+        )
+
+    @property
+    def _hang(self) -> Hang | None:
+        """That no step ended any more; ``None``: the worker did not hang, or was stopped."""
+        autopsy = self._autopsy
+        return None if autopsy is None or autopsy.hang.stopped else autopsy.hang
+
+    @property
+    def _stack(self) -> Stack:
+        """Where it was then."""
+        return () if self._autopsy is None else self._autopsy.stacks.get(self._rank, ())
+
+    def _named(self, text: str) -> str:
+        """A text about this worker as the group calls it: with a chief, rank 1 is worker 0."""
+        return re.sub(rf"\bworker {self._rank}\b", self._name, text)
 
     def _looks_like_a_victim(self, result: GroupResult) -> bool:
-        if self._left_with_another:
-            return True
+        if self._left:
+            return not self._was_asked
         if self._run.recorder.errors:
             return False
+        if self._hang is not None:
+            return in_collective(self._stack)
         if self._exception is not None:
             return self._exception.get("type") in _VICTIM_ERRORS
         first = result.first_failure
         return first is not None and first.signal == _SIGABRT
+
+
+def describe_hang(name: str, what: str, stack: Stack) -> str:
+    """Say of a worker that does not get on whether it waits for the others or holds them up.
+
+    Args:
+        name: What the group calls it.
+        what: How long, as ``no step has finished for 61 s``.
+        stack: Where it is; empty where it did not answer.
+    """
+    if in_collective(stack):
+        return f"{name} waits for the others: {what}"
+    place = " < ".join(map(str, stack[:_SHOWN_FRAMES])) or "native code, or stopped: it did not answer"
+    return f"{name} holds the others up: {what}; it is in {place}"
 
 
 def _is_stopped(pid: int) -> bool:

@@ -294,7 +294,7 @@ class Run:
             if self._hidden_lines:
                 say(f"{count(self._hidden_lines, 'harmless line')} of TensorFlow not shown (logs/ has all)")
             if self._is_chief:
-                print_rows(summary_rows(summary, str(self._folder.path)), "done")
+                print_rows(summary_rows(summary, str(self._folder.path)), "done", plain=not self._options.live)
             else:
                 say(f"done: the run folder is with worker 0; logs of this worker: {self._folder.path}")
         return EXIT_OK

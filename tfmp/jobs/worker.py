@@ -85,6 +85,9 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
     if prepared is None:
         return EXIT_OK
     place, plan = prepared.place, prepared.plan
+    if place.found.source == "mpi":
+        # Open MPI gives every process a terminal of its own, and then writes what they show over each other.
+        options = replace(options, common=replace(options.common, live=False))
     env, notices = helper_environment(
         prepared.machine.environ, plan.workers[place.rank].env, verbose=options.common.verbosity > 0
     )
@@ -304,7 +307,7 @@ def _train(
             say(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
         folder.remove_temporaries()
         run.go_on(point)
-    watch = GroupWatch(session, run, place.rank, place.names[place.rank])
+    watch = GroupWatch(session, run, place.rank, place.names[place.rank], place.roster.label(place.rank))
     announce = f"starting: all {cluster.size} workers are here and agree"
     lock = nullcontext() if earlier is not None else locked(folder)
     with lock, meeting_of_launchers(plan, place.rank, told) as run.meeting:

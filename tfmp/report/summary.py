@@ -31,9 +31,9 @@ def summary_rows(summary: Mapping[str, Any], folder: str) -> list[tuple[str, str
     return rows
 
 
-def print_rows(rows: Sequence[tuple[str, str]], title: str | None = None) -> None:
-    """Print rows as a table on a terminal, as aligned plain lines elsewhere."""
-    if sys.stdout.isatty():
+def print_rows(rows: Sequence[tuple[str, str]], title: str | None = None, *, plain: bool = False) -> None:
+    """Print rows as a table on a terminal, as aligned plain lines elsewhere and where ``plain`` ones are wanted."""
+    if sys.stdout.isatty() and not plain:
         from rich.console import Console
         from rich.table import Table
 

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tfmp.distribute.collective import Reducer
     from tfmp.launch.channel import EventChannel
 
+_LAUNCHERS_FIRST_S = 10.0
+
 
 @dataclass(frozen=True)
 class WorkerTask:
@@ -97,7 +99,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     import tensorflow as tf
 
     from tfmp.distribute import StrategySpec, bridge, build_strategy
-    from tfmp.distribute.keras_hooks import compute_in_order
+    from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
     from tfmp.train.callbacks import Progress, TensorBoardFiles
     from tfmp.train.drills import Drills, Send
     from tfmp.train.resuming import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
@@ -108,18 +110,19 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     config = load_run_config(folder.config)
     chief = task.rank == 0
     resume = load_checkpoint(Path(task.resume)) if task.resume else None
-    # The strategy comes before anything else that touches TensorFlow.
-    strategy = build_strategy(
-        StrategySpec(
-            kind=config.cluster.strategy,
-            replicas=task.replicas,
-            local_devices=task.local_replicas,
-            gpus=task.gpus,
-            collective="nccl" if task.collective == "nccl" else "ring",
-        )
+    spec = StrategySpec(
+        kind=config.cluster.strategy,
+        replicas=task.replicas,
+        local_devices=task.local_replicas,
+        gpus=task.gpus,
+        collective="nccl" if task.collective == "nccl" else "ring",
     )
     if task.compiled != "none" and not task.gpus:
         compute_in_order()
+    # The launchers notice silence first: they know whose it is.
+    with peers_may_be_silent_for(config.cluster.heartbeat_timeout_s + _LAUNCHERS_FIRST_S):
+        # The strategy comes before anything else that touches TensorFlow.
+        strategy = build_strategy(spec)
     if task.gpus:
         # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
         tf.config.experimental.enable_op_determinism()

@@ -42,7 +42,11 @@ def worker_1_raises() -> keras.callbacks.Callback:
 
 
 def worker_1_falls_asleep() -> keras.callbacks.Callback:
-    return _OnBatch(1, lambda: time.sleep(600))
+    def act() -> None:
+        print("asleep", flush=True)
+        time.sleep(600)
+
+    return _OnBatch(1, act)
 
 
 def chief_is_slow_to_save() -> keras.callbacks.Callback:

@@ -16,6 +16,7 @@ from tfmp.errors import UsageError
 _STEP_NODES, _JOB_NODES = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"
 # A prime: the steps of one job fall into slots far from those of the jobs next to it.
 _STEP_STRIDE = 101
+_PLANE = "SLURM_DIST_PLANESIZE"
 _OWN_PLACE = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_GTIDS")
 
 
@@ -116,17 +117,21 @@ def _task_counts(environ: Mapping[str, str], nodes: int, *, step: bool) -> tuple
 def _places(environ: Mapping[str, str], counts: Sequence[int], rank: int) -> list[tuple[int, int]]:
     """Return each rank's node and its number on that node.
 
-    Ranks go round the nodes (``-m cyclic``) or fill one after the other (``-m block``); the lists look the same. What
-    this task knows of itself and of its node decides; Slurm's own word where both fit.
+    Ranks go round the nodes one by one (``-m cyclic``) or some at a time (``-m plane``), or fill one node after the
+    other (``-m block``); the lists look the same. What this task knows of itself and of its node decides; Slurm's own
+    word where more than one fits.
     """
-    candidates = {"block": _block(counts), "cyclic": _cyclic(counts)}
-    preferred = "cyclic" if environ.get("SLURM_DISTRIBUTION", "").startswith("cyclic") else "block"
-    for name in (preferred, "cyclic" if preferred == "block" else "block"):
+    plane = read_number(environ, _PLANE) if environ.get(_PLANE) else 0
+    candidates = {"block": _block(counts), "cyclic": _round(counts, 1)}
+    if plane:
+        candidates["plane"] = _round(counts, plane)
+    wanted = environ.get("SLURM_DISTRIBUTION", "").partition(":")[0]
+    for name in sorted(candidates, key=lambda name: name != wanted):
         if _fits(environ, candidates[name], rank):
             return candidates[name]
     known = ", ".join(f"{name}={environ[name]}" for name in _OWN_PLACE if name in environ)
     raise UsageError(
-        f"expected tasks laid out as by srun -m block or -m cyclic, received another layout: {known}",
+        f"expected tasks laid out as by srun -m block, cyclic or plane, received another layout: {known}",
         where="SLURM_DISTRIBUTION",
         hint="start with srun -m block",
     )
@@ -147,5 +152,12 @@ def _block(counts: Sequence[int]) -> list[tuple[int, int]]:
     return [(node, local) for node, count in enumerate(counts) for local in range(count)]
 
 
-def _cyclic(counts: Sequence[int]) -> list[tuple[int, int]]:
-    return [(node, local) for local in range(max(counts)) for node, count in enumerate(counts) if local < count]
+def _round(counts: Sequence[int], at_a_time: int) -> list[tuple[int, int]]:
+    """Round the nodes, ``at_a_time`` tasks on each, until all have their tasks."""
+    turns = range(0, max(counts), at_a_time)
+    return [
+        (node, local)
+        for first in turns
+        for node, count in enumerate(counts)
+        for local in range(first, min(first + at_a_time, count))
+    ]

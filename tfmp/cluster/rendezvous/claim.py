@@ -11,6 +11,7 @@ from typing import Any
 from tfmp.cluster.rendezvous.findings import Finding, Kind, Roster, Verdict
 from tfmp.cluster.rendezvous.identity import Identity
 from tfmp.cluster.rendezvous.protocol import Action, Close, Dial, Send, read_stop, take
+from tfmp.cluster.rendezvous.verdicts import taken
 from tfmp.cluster.rendezvous.wire import NotOurs
 
 #: Processes of an earlier run that was ended just now hold the port for so long at most.
@@ -69,17 +70,13 @@ class PortClaim:
         Raises:
             NotOurs: Not with an answer.
         """
-        own = self._roster.names[self._identity.rank]
-        where = self._roster.label(self._identity.rank)
         match message["type"]:
             case "stop":
                 self.verdict = read_stop(message)
             case "refused":
                 kind, text = take(message, "kind", str), take(message, "text", str)
                 if kind == Kind.TAKEN.name:
-                    hint = "give each worker an --index of its own, or end the other one first"
-                    what = f"{own} is already taken by another worker, {text}"
-                    self.verdict = Verdict(what, self._identity.rank, where, hint, 2)
+                    self.verdict = taken(self._roster, self._identity.rank, text)
                 else:
                     self._finding = Finding(Kind.OTHER_RUN, text)
             case "present" | "welcome":

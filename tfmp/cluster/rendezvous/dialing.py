@@ -17,6 +17,8 @@ from tfmp.cluster.rendezvous.links import peer_of
 from tfmp.cluster.spec import Address
 
 _CONNECT_TIMEOUT_S = 3.0
+#: A name server that is away keeps the resolver for ten seconds and more: that is worth telling before.
+_RESOLVE_TIMEOUT_S = 3.0
 
 SocketAddress = tuple[int, tuple[Any, ...]]
 """Address family and address, as :mod:`socket` takes them."""
@@ -33,13 +35,16 @@ def resolve(host: str, port: int) -> list[SocketAddress]:
 class Resolver:
     """Resolves names in threads of their own: the system's resolver waits for seconds where a name server is away.
 
+    One thread a name: who asks for a name that is asked for already gets the same answer.
+
     Args:
         resolve: What is called in the thread.
     """
 
     def __init__(self, resolve: Resolve = resolve) -> None:
         self._resolve = resolve
-        self._answers: queue.SimpleQueue[tuple[int, list[SocketAddress] | OSError]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[tuple[str, int], list[SocketAddress] | OSError]] = queue.SimpleQueue()
+        self._asking: dict[tuple[str, int], list[int]] = {}
         self._read_end, self._write_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._lock = threading.Lock()
 
@@ -49,7 +54,11 @@ class Resolver:
 
     def ask(self, ticket: int, host: str, port: int) -> None:
         """Start to resolve; the answer carries ``ticket``."""
-        threading.Thread(target=self._work, args=(ticket, host, port), daemon=True).start()
+        if (waiting := self._asking.get((host, port))) is not None:
+            waiting.append(ticket)
+            return
+        self._asking[host, port] = [ticket]
+        threading.Thread(target=self._work, args=(host, port), daemon=True).start()
 
     def answers(self) -> list[tuple[int, list[SocketAddress] | OSError]]:
         """Return the answers that have come."""
@@ -57,7 +66,8 @@ class Resolver:
             os.read(self._read_end, 4096)
         found = []
         while not self._answers.empty():
-            found.append(self._answers.get())
+            name, answer = self._answers.get()
+            found += [(ticket, answer) for ticket in self._asking.pop(name)]
         return found
 
     def close(self) -> None:
@@ -67,7 +77,7 @@ class Resolver:
             os.close(self._write_end)
             self._write_end = -1
 
-    def _work(self, ticket: int, host: str, port: int) -> None:
+    def _work(self, host: str, port: int) -> None:
         answer: list[SocketAddress] | OSError
         try:
             answer = self._resolve(host, port)
@@ -75,7 +85,7 @@ class Resolver:
             answer = socket.gaierror(str(error))
         except OSError as error:
             answer = error
-        self._answers.put((ticket, answer))
+        self._answers.put(((host, port), answer))
         with self._lock:
             if self._write_end >= 0:
                 with contextlib.suppress(OSError):
@@ -88,12 +98,13 @@ class Attempt:
     Args:
         rank: The worker.
         timeout_s: For each address.
+        deadline_s: For the name to resolve.
     """
 
-    def __init__(self, rank: int, timeout_s: float) -> None:
+    def __init__(self, rank: int, timeout_s: float, deadline_s: float = 0.0) -> None:
         self.rank = rank
         self.sock: socket.socket | None = None
-        self.deadline_s = 0.0
+        self.deadline_s = deadline_s
         self._timeout_s = timeout_s
         self._left: list[SocketAddress] = []
         self._peer = ""
@@ -171,6 +182,7 @@ class Dialer:
         connected: Called as ``connected(rank, sock, peer)`` with a connection and the IP address it leads to.
         found: Called as ``found(rank, finding)`` where there is none to be had.
         resolver: Resolves names.
+        now_s: The time, on any clock that is always the same.
     """
 
     def __init__(
@@ -179,6 +191,7 @@ class Dialer:
         connected: Callable[[int, socket.socket, str], None],
         found: Callable[[int, Finding], None],
         resolver: Resolver,
+        now_s: float,
     ) -> None:
         self._selector = selector
         self._connected = connected
@@ -186,20 +199,24 @@ class Dialer:
         self._resolver = resolver
         self._attempts: dict[int, Attempt] = {}
         self._last_ticket = 0
-        self._now_s = 0.0
+        self._now_s = now_s
         selector.register(resolver, selectors.EVENT_READ, self._resolved)
 
     def dial(self, rank: int, address: Address) -> None:
         """Start to connect."""
         self._last_ticket += 1
-        self._attempts[self._last_ticket] = Attempt(rank, _CONNECT_TIMEOUT_S)
+        self._attempts[self._last_ticket] = Attempt(rank, _CONNECT_TIMEOUT_S, self._now_s + _RESOLVE_TIMEOUT_S)
         self._resolver.ask(self._last_ticket, address.host, address.port)
 
     def tick(self, now_s: float) -> None:
-        """Give up attempts that have taken too long; ``now_s`` is the time on any clock that is always the same."""
+        """Give up attempts that have taken too long."""
         self._now_s = now_s
         for ticket, attempt in list(self._attempts.items()):
-            if attempt.sock is not None and now_s >= attempt.deadline_s:
+            if now_s < attempt.deadline_s:
+                continue
+            if attempt.sock is None:
+                self._go_on(ticket, attempt, Finding(Kind.UNRESOLVED, "the name service does not answer"))
+            else:
                 self._selector.unregister(attempt.sock)
                 self._go_on(ticket, attempt, attempt.expired(now_s))
 
@@ -211,7 +228,9 @@ class Dialer:
 
     def _resolved(self, _: int) -> None:
         for ticket, answer in self._resolver.answers():
-            attempt = self._attempts[ticket]
+            attempt = self._attempts.get(ticket)
+            if attempt is None:  # given up; one of the next waits for this answer too
+                continue
             if isinstance(answer, OSError):
                 self._go_on(ticket, attempt, _unresolved(answer))
             else:

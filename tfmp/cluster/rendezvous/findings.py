@@ -112,11 +112,12 @@ def missing_verdict(roster: Roster, missing: Mapping[int, Finding], timeout_s: f
         f"{len(absent)} of {roster.size} workers did not join within {timeout_s:g} s: {_listed(absent, '; ')}",
         culprit=first if len(missing) == 1 else None,
         where=", ".join(roster.label(rank) for rank in sorted(missing)[:_MAX_LISTED]),
-        hint=_way_out(roster, first, finding.kind),
+        hint=way_out(roster, first, finding.kind),
     )
 
 
-def _way_out(roster: Roster, rank: int, kind: Kind) -> str:
+def way_out(roster: Roster, rank: int, kind: Kind) -> str:
+    """Return what to do about a worker that is missing for a reason of this kind."""
     address = roster.addresses[rank] or "its address"
     host, _, port = address.rpartition(":")
     return {
@@ -129,7 +130,7 @@ def _way_out(roster: Roster, rank: int, kind: Kind) -> str:
         Kind.ALREADY_TRAINING: "a training is running there: the whole group must be restarted, every worker of it",
         Kind.OTHER_TOKEN: "give every worker the same cluster.token",
         Kind.OTHER_RUN: "give every run ports of its own",
-        Kind.ELSEWHERE: f"{host} must lead to the same host on every host: check DNS and /etc/hosts",
+        Kind.ELSEWHERE: f"check --index on {host}, and that it leads to the same host everywhere (DNS, /etc/hosts)",
         Kind.UP: f"{roster.names[rank]} cannot reach {roster.label(0)}: check names and firewalls there",
         Kind.TAKEN: "give each worker an --index of its own",
     }[kind]

@@ -19,13 +19,12 @@ from tfmp.cluster.rendezvous.protocol import (
     Say,
     Send,
     Waits,
-    disagreement,
     read_stop,
     stop_message,
     take,
 )
+from tfmp.cluster.rendezvous.side import THIS_ONE, Side
 from tfmp.cluster.rendezvous.verdicts import failed, unequal_weights, vanished
-from tfmp.cluster.rendezvous.watching import Watch
 from tfmp.cluster.rendezvous.wire import NotOurs
 
 _OWN = 0
@@ -50,7 +49,7 @@ class _Member:
     done: str | None = None
 
 
-class Leader:
+class Leader(Side):
     """The state of a group as its leader sees it.
 
     Args:
@@ -59,12 +58,6 @@ class Leader:
         waits: How long to wait for what.
         now_s: The time, on the clock of all later calls.
         compose: Given who has joined, returns what all are told to start with.
-
-    Attributes:
-        verdict: Why the group ends; ``None`` while it does not.
-        started: Whether all were told to start.
-        may_leave: Whether all workers have ended well and were told so.
-        start_message: What all were told to start with.
     """
 
     def __init__(
@@ -75,31 +68,19 @@ class Leader:
         now_s: float,
         compose: Callable[[Peers], Mapping[str, Any]] = _nothing_more,
     ) -> None:
-        self.verdict: Verdict | None = None
-        self.started = False
-        self.may_leave = False
-        self.start_message: Mapping[str, Any] = {}
+        super().__init__(identity, roster, waits, now_s)
         self._compose = compose
-        self._identity = identity
-        self._roster = roster
-        self._waits = waits
-        self._began_s = now_s
         self._members: dict[int, _Member] = {}
         self._findings: dict[int, Finding] = {}
         self._dialing: dict[int, float] = {}
         self._probes: dict[int, tuple[int, float]] = {}  # by link: rank, and since when it is open
-        self._next_roll_s = now_s + waits.first_roll_call_s
-        self._next_beat_s = now_s
-        self._ready = False
         self._done: str | None = None
-        self._watch: Watch | None = None
-        self._turned_away: set[str] = set()
 
     def dialed(self, link: int, rank: int, now_s: float) -> list[Action]:
         """A connection to a missing worker's address is open: ask who is there."""
         self._probes[link] = (rank, now_s)
         self._note(rank, Finding(Kind.FOREIGN, "accepts connections and says nothing"))
-        return [Send(link, {"type": "hello", **self._identity.to_message()})]
+        return self._hello(link)
 
     def found(self, rank: int, finding: Finding, now_s: float) -> list[Action]:
         """An attempt to reach a worker came to this."""
@@ -122,16 +103,13 @@ class Leader:
             return self._greeted(link, Identity.from_message(message), peer, now_s)
         member = self._members[rank]
         member.heard_s = now_s
-        if self._watch is not None:
-            self._watch.heard(rank, now_s)
+        self._heard(rank, now_s)
         match message["type"]:
             case "ready":
                 member.ready = True
                 return self._start_if_complete(now_s)
             case "beat":
-                stopped = take(message, "stopped", bool)
-                if self._watch is not None:
-                    self._watch.stopped(rank, stopped, now_s)
+                self._heard_stopped(rank, take(message, "stopped", bool), now_s)
             case "failed":
                 return self._failed(rank, Report.from_message(message), now_s)
             case "done":
@@ -140,13 +118,6 @@ class Leader:
             case kind:
                 raise NotOurs(f"a message {kind[:20]}")
         return []
-
-    def refuse(self, link: int, peer: str, reason: str, now_s: float) -> list[Action]:
-        """A connection was turned away because of what came over it; said once an address."""
-        if peer in self._turned_away or len(self._turned_away) > 100 or self.started:
-            return []
-        self._turned_away.add(peer)
-        return [Say(f"note: turned away a connection from {peer}: {reason}")]
 
     def lost(self, link: int, now_s: float) -> list[Action]:
         """A connection has ended."""
@@ -167,7 +138,7 @@ class Leader:
 
     def ready(self, now_s: float) -> list[Action]:
         """This host's helper process has imported TensorFlow."""
-        self._ready = True
+        self._is_ready = True
         return self._start_if_complete(now_s)
 
     def failed(self, report: Report, now_s: float) -> list[Action]:
@@ -178,20 +149,6 @@ class Leader:
         """This host's worker has ended well, with weights of this digest; it saves before it does."""
         self._done = sha256
         return self._leave_if_complete()
-
-    def stopped(self, is_stopped: bool, now_s: float) -> None:
-        """Whether this host's worker process is stopped, as by SIGSTOP."""
-        if self._watch is not None:
-            self._watch.stopped(_OWN, is_stopped, now_s)
-
-    def tick(self, now_s: float) -> list[Action]:
-        """Return what the passing of time asks for."""
-        if self.verdict is not None or self.may_leave:
-            return []
-        if self._watch is None:
-            return self._gather(now_s)
-        verdict = self._watch.look(now_s)
-        return self._beat(now_s) if verdict is None else self._end(verdict)
 
     # Before the start ------------------------------------------------------------------------------------------------
 
@@ -224,8 +181,7 @@ class Leader:
             return [Say(self._not_ready_line())]
         missing = [[rank, finding.kind.name, finding.detail] for rank, finding in sorted(findings.items())]
         roll = {"type": "roll", "here": here, "missing": missing}
-        told: list[Action] = [Send(member.link, roll) for member in self._members.values()]
-        return [Say(roll_call(self._roster, here, findings, _OWN)), *told]
+        return [Say(roll_call(self._roster, here, findings, _OWN)), *self._tell(roll)]
 
     def _not_ready_line(self) -> str:
         names = [self._roster.label(rank) for rank, member in sorted(self._members.items()) if not member.ready]
@@ -243,26 +199,20 @@ class Leader:
         )
 
     def _greeted(self, link: int, other: Identity, peer: str, now_s: float) -> list[Action]:
-        if self._identity.run and other.run and self._identity.run != other.run:
-            return self._turn_down(link, Kind.OTHER_RUN, f"this port belongs to {self._identity.run}")
+        if ended := self._cannot_join(link, other):
+            return ended
         if self.started or self.verdict is not None:
             return self._turn_down(link, Kind.ALREADY_TRAINING, "the training has begun")
-        if verdict := disagreement(self._identity, other, self._roster):
-            return [Send(link, stop_message(verdict)), Close(link), *self._end(verdict)]
         taken = self._identity if other.rank == _OWN else None
         if other.rank in self._members:
             taken = self._members[other.rank].identity
         if taken is not None or not 0 < other.rank < self._roster.size:
-            who = f"by process {taken.pid} on {taken.host}" if taken else f"ranks are 0..{self._roster.size - 1}"
+            who = self._holder(taken) if taken else f"ranks are 0..{self._roster.size - 1}"
             return self._turn_down(link, Kind.TAKEN, who)
         self._members[other.rank] = _Member(link, other, peer, now_s)
         self._findings.pop(other.rank, None)
         obsolete: list[Action] = [Close(probe) for probe, (rank, _) in self._probes.items() if rank == other.rank]
         return [*obsolete, Send(link, {"type": "welcome"})]
-
-    @staticmethod
-    def _turn_down(link: int, kind: Kind, text: str) -> list[Action]:
-        return [Send(link, {"type": "refused", "kind": kind.name, "text": text}), Close(link)]
 
     def _answered(self, link: int, message: Mapping[str, Any], now_s: float) -> list[Action]:
         """A missing worker's address has answered to our greeting."""
@@ -274,7 +224,11 @@ class Leader:
                 if there != rank:
                     finding = Finding(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
             case "refused":
-                finding = Finding(Kind.OTHER_RUN, take(message, "text", str))
+                text = take(message, "text", str)
+                finding = Finding(Kind.OTHER_RUN, text)
+                if take(message, "kind", str) == Kind.TAKEN.name:  # it has this worker's --index, or is this worker
+                    second = f"a second {self._roster.names[_OWN]}, {text}"
+                    finding = Finding(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
             case "stop" if not self.started and self.verdict is None:
                 # It knows what differs: both end with the same words.
                 return [Close(link), *self._end(read_stop(message))]
@@ -284,15 +238,13 @@ class Leader:
         return [Close(link)]
 
     def _start_if_complete(self, now_s: float) -> list[Action]:
-        everyone = self._ready and not self._missing() and all(member.ready for member in self._members.values())
+        everyone = self._is_ready and not self._missing() and all(member.ready for member in self._members.values())
         if not everyone or self.started or self.verdict is not None:
             return []
-        self.started = True
-        self._watch = Watch(self._roster, self._waits, self._members, now_s, self._waits.explain_s)
         peers = {rank: (member.identity, member.peer) for rank, member in self._members.items()}
-        self.start_message = {"type": "start", **self._compose(peers)}
-        probes: list[Action] = [Close(link) for link in self._probes]
-        return [*probes, *(Send(member.link, self.start_message) for member in self._members.values())]
+        message = {"type": "start", **self._compose(peers)}
+        self._start(message, self._members, now_s, self._waits.explain_s)
+        return [*(Close(link) for link in self._probes), *self._tell(message)]
 
     # During the training ---------------------------------------------------------------------------------------------
 
@@ -300,7 +252,13 @@ class Leader:
         if self._watch is None:
             return self._end(failed(self._roster, rank, report))
         verdict = self._watch.failed(rank, report, now_s)
-        return [] if verdict is None else self._end(verdict)
+        if verdict is not None:
+            return self._end(verdict)
+        if report.hang_s is None or self.hang_s is not None:
+            return []
+        # Who holds it up may not know: it has taken no step since, or none at all.
+        self.hang_s = report.hang_s
+        return self._tell({"type": "hang", "seconds": report.hang_s})
 
     def _leave_if_complete(self) -> list[Action]:
         digests = {_OWN: self._done, **{rank: member.done for rank, member in self._members.items()}}
@@ -309,22 +267,15 @@ class Leader:
         if len(set(digests.values())) > 1:
             return self._end(unequal_weights(self._roster, {rank: str(sha) for rank, sha in digests.items()}))
         self.may_leave = True
-        return [Send(member.link, {"type": "leave"}) for member in self._members.values()]
+        return self._tell({"type": "leave"})
 
     # Both ------------------------------------------------------------------------------------------------------------
 
-    def _beat(self, now_s: float) -> list[Action]:
-        if now_s < self._next_beat_s:
-            return []
-        self._next_beat_s = now_s + self._waits.beat_every_s
-        stopped = self._watch is not None and self._watch.is_stopped(_OWN)
-        return [Send(member.link, {"type": "beat", "stopped": stopped}) for member in self._members.values()]
+    def _tell(self, message: Mapping[str, Any]) -> list[Action]:
+        return [Send(member.link, message) for member in self._members.values()]
 
-    def _end(self, verdict: Verdict) -> list[Action]:
-        if self.verdict is None:
-            self.verdict = verdict
-            return [Send(member.link, stop_message(verdict)) for member in self._members.values()]
-        return []
+    def _pass_on(self, verdict: Verdict) -> list[Action]:
+        return self._tell(stop_message(verdict))
 
     def _missing(self) -> list[int]:
         return [rank for rank in range(1, self._roster.size) if rank not in self._members]

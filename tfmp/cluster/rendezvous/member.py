@@ -18,85 +18,53 @@ from tfmp.cluster.rendezvous.protocol import (
     Say,
     Send,
     Waits,
-    disagreement,
     read_stop,
-    stop_message,
     take,
 )
-from tfmp.cluster.rendezvous.verdicts import failed, vanished
-from tfmp.cluster.rendezvous.watching import Watch
+from tfmp.cluster.rendezvous.side import THIS_ONE, Side
+from tfmp.cluster.rendezvous.verdicts import already_training, failed, other_token, taken, vanished
 from tfmp.cluster.rendezvous.wire import NotOurs
 
 _LEADER = 0
 
 
-class Member:
-    """The state of a group as one of its members sees it.
-
-    Args:
-        identity: This launcher.
-        roster: The group.
-        waits: How long to wait for what.
-        now_s: The time, on the clock of all later calls.
-
-    Attributes:
-        verdict: Why the group ends; ``None`` while it does not.
-        started: Whether the leader said to start.
-        may_leave: Whether the leader said that all workers have ended well.
-        start_message: What the leader said to start with.
-    """
+class Member(Side):
+    """The state of a group as one of its members sees it."""
 
     def __init__(self, identity: Identity, roster: Roster, waits: Waits, now_s: float) -> None:
-        self.verdict: Verdict | None = None
-        self.started = False
-        self.may_leave = False
-        self.start_message: Mapping[str, Any] = {}
-        self._identity = identity
-        self._roster = roster
-        self._waits = waits
-        self._began_s = now_s
-        self._leader_link: int | None = None
+        super().__init__(identity, roster, waits, now_s)
+        self._leader_link: int | None = None  # since it said welcome
         self._dialing: int | None = None
         self._next_dial_s = now_s
         self._finding = Finding(Kind.UNHEARD)
         self._training_since_s: float | None = None
         self._missing: dict[int, Finding] = {}
-        self._next_roll_s = now_s + waits.first_roll_call_s
-        self._next_beat_s = now_s
         self._heard_s = now_s
-        self._joined = False
-        self._ready = False
-        self._watch: Watch | None = None
-        self._turned_away: set[str] = set()
+
+    @property
+    def _joined(self) -> bool:
+        return self._leader_link is not None
 
     def dialed(self, link: int, rank: int, now_s: float) -> list[Action]:
         """A connection to the leader's address is open: greet."""
         self._dialing = link
         self._heard_s = now_s
         self._finding = Finding(Kind.FOREIGN, "accepts connections and says nothing")
-        return [Send(link, {"type": "hello", **self._identity.to_message()})]
+        return self._hello(link)
 
     def found(self, rank: int, finding: Finding, now_s: float) -> list[Action]:
         """An attempt to reach the leader came to this."""
         self._next_dial_s = now_s + self._waits.dial_every_s
         self._finding = finding
         if finding.kind is Kind.OTHER_TOKEN:
-            return self._end(
-                Verdict(
-                    f"{self._roster.names[_LEADER]} has another cluster.token",
-                    _LEADER,
-                    self._roster.label(_LEADER),
-                    "give every worker the same cluster.token",
-                    2,
-                )
-            )
+            return self._end(other_token(self._roster, _LEADER))
         if finding.kind is not Kind.ALREADY_TRAINING:
             self._training_since_s = None
             return []
         # A group that is about to end, because this worker was in it and died, goes within seconds.
         self._training_since_s = self._training_since_s if self._training_since_s is not None else now_s
         if now_s - self._training_since_s >= min(self._waits.restart_s, 0.8 * self._waits.start_timeout_s):
-            return self._end(self._already_training())
+            return self._end(already_training(self._roster, self._identity.rank))
         return []
 
     def received(self, link: int, message: Mapping[str, Any], peer: str, now_s: float) -> list[Action]:
@@ -107,8 +75,7 @@ class Member:
         """
         if link == self._leader_link:
             self._heard_s = now_s
-            if self._watch is not None:
-                self._watch.heard(_LEADER, now_s)
+            self._heard(_LEADER, now_s)
             return self._from_leader(message, now_s)
         if link == self._dialing:
             self._heard_s = now_s
@@ -116,13 +83,6 @@ class Member:
         if message["type"] != "hello":
             raise NotOurs("a message before the greeting")
         return self._greeted(link, Identity.from_message(message))
-
-    def refuse(self, link: int, peer: str, reason: str, now_s: float) -> list[Action]:
-        """A connection was turned away because of what came over it; said once an address."""
-        if peer in self._turned_away or len(self._turned_away) > 100 or self.started:
-            return []
-        self._turned_away.add(peer)
-        return [Say(f"note: turned away a connection from {peer}: {reason}")]
 
     def lost(self, link: int, now_s: float) -> list[Action]:
         """A connection has ended."""
@@ -134,21 +94,20 @@ class Member:
         self._leader_link = None
         if self.started and not self.may_leave:
             return self._end(vanished(self._roster, _LEADER))
-        self._joined = False
         self._finding = Finding(Kind.REFUSED, "it was here and has left")
         self._next_dial_s = now_s + self._waits.dial_every_s
         return []
 
     def ready(self, now_s: float) -> list[Action]:
         """This host's helper process has imported TensorFlow."""
-        self._ready = True
-        return self._to_leader({"type": "ready"}) if self._joined else []
+        self._is_ready = True
+        return self._tell({"type": "ready"})
 
     def failed(self, report: Report, now_s: float) -> list[Action]:
         """This host's worker has failed."""
         if self.verdict is not None:
             return []
-        told = self._to_leader(report.to_message())
+        told = self._tell(report.to_message())
         verdict: Verdict | None = failed(self._roster, self._identity.rank, report)
         if self._watch is not None:
             verdict = self._watch.failed(self._identity.rank, report, now_s)
@@ -156,27 +115,11 @@ class Member:
 
     def done(self, sha256: str, now_s: float) -> list[Action]:
         """This host's worker has ended well, with weights of this digest."""
-        return self._to_leader({"type": "done", "sha256": sha256})
-
-    def stopped(self, is_stopped: bool, now_s: float) -> None:
-        """Whether this host's worker process is stopped, as by SIGSTOP."""
-        if self._watch is not None:
-            if is_stopped != self._watch.is_stopped(self._identity.rank):
-                self._next_beat_s = now_s  # news
-            self._watch.stopped(self._identity.rank, is_stopped, now_s)
-
-    def tick(self, now_s: float) -> list[Action]:
-        """Return what the passing of time asks for."""
-        if self.verdict is not None or self.may_leave:
-            return []
-        if self._watch is None:
-            return self._seek(now_s)
-        verdict = self._watch.look(now_s)
-        return self._beat(now_s) if verdict is None else self._end(verdict)
+        return self._tell({"type": "done", "sha256": sha256})
 
     # Before the start ------------------------------------------------------------------------------------------------
 
-    def _seek(self, now_s: float) -> list[Action]:
+    def _gather(self, now_s: float) -> list[Action]:
         if now_s >= self._began_s + self._waits.start_timeout_s:
             return self._end(self._too_late())
         if self._joined:
@@ -209,30 +152,22 @@ class Member:
             hint="raise --start-timeout, or look at what the other workers say",
         )
 
-    def _already_training(self) -> Verdict:
-        own = self._roster.names[self._identity.rank]
-        return Verdict(
-            f"{self._roster.names[_LEADER]} is training already, without this worker, and takes no one in",
-            _LEADER,
-            self._roster.label(_LEADER),
-            f"the whole group must be restarted: stop tfmp worker on every host, then start all, {own} too",
-        )
-
     def _answered(self, link: int, message: Mapping[str, Any], now_s: float) -> list[Action]:
         """The leader's address has answered to our greeting."""
         match message["type"]:
             case "welcome":
                 self._leader_link, self._dialing = link, None
-                self._joined = True
                 self._training_since_s = None
                 self._missing = {}
                 joined: list[Action] = [Say(f"joined {self._roster.label(_LEADER)}")]
-                return [*joined, *(self._to_leader({"type": "ready"}) if self._ready else [])]
+                return [*joined, *(self._tell({"type": "ready"}) if self._is_ready else [])]
             case "refused":
                 return [*self._refused(message, now_s), Close(link)]
             case "present":
-                detail = f"worker {take(message, 'rank', int)} on {take(message, 'host', str)}"
-                self._finding = Finding(Kind.ELSEWHERE, detail)
+                there = take(message, "rank", int)
+                other = f"worker {there} on {take(message, 'host', str)}"
+                # Another process with this rank would have refused.
+                self._finding = Finding(Kind.ELSEWHERE, THIS_ONE if there == self._identity.rank else other)
                 return [Close(link)]
             case "stop":
                 return [*self._end(read_stop(message)), Close(link)]
@@ -242,16 +177,7 @@ class Member:
     def _refused(self, message: Mapping[str, Any], now_s: float) -> list[Action]:
         kind, text = take(message, "kind", str), take(message, "text", str)
         if kind == Kind.TAKEN.name:
-            own = self._roster.names[self._identity.rank]
-            return self._end(
-                Verdict(
-                    f"{own} is already taken by another worker, {text}",
-                    self._identity.rank,
-                    self._roster.label(self._identity.rank),
-                    "give each worker an --index of its own, or end the other one first",
-                    2,
-                )
-            )
+            return self._end(taken(self._roster, self._identity.rank, text))
         if kind == Kind.ALREADY_TRAINING.name:
             return self.found(_LEADER, Finding(Kind.ALREADY_TRAINING, text), now_s)
         self._finding = Finding(Kind.OTHER_RUN, text)
@@ -259,21 +185,13 @@ class Member:
 
     def _greeted(self, link: int, other: Identity) -> list[Action]:
         """Somebody came to this worker's address: the leader, looking for it, or one that means another."""
-        if self._identity.run and other.run and self._identity.run != other.run:
-            return [self._refusal(link, Kind.OTHER_RUN, f"this port belongs to {self._identity.run}"), Close(link)]
-        waiting = not self.started and self.verdict is None
-        if waiting and (verdict := disagreement(self._identity, other, self._roster)):
-            return [Send(link, stop_message(verdict)), Close(link), *self._end(verdict)]
+        if ended := self._cannot_join(link, other):
+            return ended
         if other.rank == self._identity.rank and (other.host, other.pid) != (self._identity.host, self._identity.pid):
-            text = f"by process {self._identity.pid} on {self._identity.host}"
-            return [self._refusal(link, Kind.TAKEN, text), Close(link)]
+            return self._turn_down(link, Kind.TAKEN, self._holder(self._identity))
         text = "it has joined" if self._joined else f"it says of {self._roster.label(_LEADER)}: {self._finding}"
         me = self._identity
         return [Send(link, {"type": "present", "rank": me.rank, "host": me.host, "text": text}), Close(link)]
-
-    @staticmethod
-    def _refusal(link: int, kind: Kind, text: str) -> Send:
-        return Send(link, {"type": "refused", "kind": kind.name, "text": text})
 
     # Joined ----------------------------------------------------------------------------------------------------------
 
@@ -282,15 +200,13 @@ class Member:
             case "roll":
                 return self._heard_the_roll(message)
             case "start":
-                self.started = True
-                self.start_message = message
                 # The leader, which hears more, judges first: two beats are for its word to arrive.
                 explain_s = self._waits.explain_s + 2 * self._waits.beat_every_s
-                self._watch = Watch(self._roster, self._waits, [_LEADER], now_s, explain_s)
+                self._start(message, [_LEADER], now_s, explain_s)
             case "beat":
-                stopped = take(message, "stopped", bool)
-                if self._watch is not None:
-                    self._watch.stopped(_LEADER, stopped, now_s)
+                self._heard_stopped(_LEADER, take(message, "stopped", bool), now_s)
+            case "hang":
+                self.hang_s = take(message, "seconds", float)
             case "stop":
                 return self._end(read_stop(message))
             case "leave":
@@ -309,17 +225,5 @@ class Member:
         own = self._identity.rank
         return [Say(roll_call(self._roster, here, self._missing, own))] if self._missing else []
 
-    def _beat(self, now_s: float) -> list[Action]:
-        if now_s < self._next_beat_s:
-            return []
-        self._next_beat_s = now_s + self._waits.beat_every_s
-        stopped = self._watch is not None and self._watch.is_stopped(self._identity.rank)
-        return self._to_leader({"type": "beat", "stopped": stopped})
-
-    def _to_leader(self, message: Mapping[str, Any]) -> list[Action]:
+    def _tell(self, message: Mapping[str, Any]) -> list[Action]:
         return [Send(self._leader_link, message)] if self._leader_link is not None else []
-
-    def _end(self, verdict: Verdict) -> list[Action]:
-        if self.verdict is None:
-            self.verdict = verdict
-        return []

@@ -12,6 +12,7 @@ are JSON objects with a ``type``::
     start     leader: all are here, agree and are ready; the cluster
     beat      I live; whether my worker process is stopped
     failed    member: my worker has failed, and how
+    hang      leader: a worker waits for the others in vain; look where yours is
     done      member: my worker has ended well
     stop      leader: the group ends, and why (before the start, too)
     leave     leader: all workers have ended well
@@ -103,6 +104,7 @@ class Report:
         hint: What to do, where it said so.
         exit_code: Its exit code as a shell shows it.
         victim: Whether the failure is of the kind that the loss of a peer causes.
+        hang_s: For how long it has waited for the others in vain; ``None`` where it did not.
     """
 
     what: str
@@ -110,6 +112,7 @@ class Report:
     hint: str | None = None
     exit_code: int = 1
     victim: bool = False
+    hang_s: float | None = None
 
     def to_message(self) -> dict[str, Any]:
         """Return it as a ``failed`` message."""
@@ -128,6 +131,7 @@ class Report:
             hint=_optional_text(message, "hint"),
             exit_code=_exit_code(message),
             victim=take(message, "victim", bool),
+            hang_s=None if message.get("hang_s") is None else take(message, "hang_s", float),
         )
 
 

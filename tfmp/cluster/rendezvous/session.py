@@ -23,6 +23,7 @@ from tfmp.cluster.rendezvous.leader import Leader, Peers
 from tfmp.cluster.rendezvous.links import Link, TrainingThere, WrongToken
 from tfmp.cluster.rendezvous.member import Member
 from tfmp.cluster.rendezvous.protocol import Action, Close, Dial, Report, Say, Send, Waits
+from tfmp.cluster.rendezvous.side import Side
 from tfmp.cluster.rendezvous.wire import NotOurs
 from tfmp.cluster.spec import Address
 
@@ -70,7 +71,7 @@ class Session:
         self._key = (token or "").encode()
         self._loopback = loopback
         self._clock = clock
-        self._machine: Leader | Member
+        self._machine: Side
         if identity.rank:
             self._machine = Member(identity, roster, waits, now_s)
         else:
@@ -78,7 +79,7 @@ class Session:
         self._claim: PortClaim | None = None
         self._next_claim_s = now_s
         self._selector = selectors.DefaultSelector()
-        self._dialer = Dialer(self._selector, self._connected, self._found, resolver or Resolver())
+        self._dialer = Dialer(self._selector, self._connected, self._found, resolver or Resolver(), now_s)
         self._listener: socket.socket | None = None
         self._links: dict[int, Link] = {}
         self._strangers: dict[int, float] = {}
@@ -109,6 +110,11 @@ class Session:
     def start_message(self) -> Mapping[str, Any]:
         """What all start with: see ``compose``."""
         return self._machine.start_message
+
+    @property
+    def hang_s(self) -> float | None:
+        """For how long a worker has waited for the others in vain, if one has: look where this host's is."""
+        return self._machine.hang_s
 
     @property
     def may_leave(self) -> bool:
@@ -235,7 +241,7 @@ class Session:
     # Links -----------------------------------------------------------------------------------------------------------
 
     @property
-    def _current(self) -> PortClaim | Leader | Member:
+    def _current(self) -> PortClaim | Side:
         return self._claim or self._machine
 
     def _add(self, link: Link) -> int:

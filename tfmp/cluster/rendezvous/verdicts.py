@@ -1,23 +1,52 @@
-"""The verdicts of a running group: which worker ended it, and how."""
+"""Verdicts that name one worker: why this one cannot join, or which one ended a running group, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfmp.cluster.rendezvous.findings import Roster, Verdict
+from tfmp.cluster.rendezvous.findings import Kind, Roster, Verdict, way_out
 from tfmp.cluster.rendezvous.protocol import Report
 
 #: 128 + SIGUSR1: what Kubeflow's training operator takes for an error that a restart may cure, where codes from 1 to
 #: 127 are for good (the restart policy ExitCode).
 EXIT_PEER_LOST = 138
 
+_LEADER = 0
 _RESTART = "restart the whole group: tfmp worker on every host"
+
+
+def taken(roster: Roster, rank: int, holder: str) -> Verdict:
+    """Another worker has this rank; ``holder`` says which one: ``by process 7 on h1``."""
+    return Verdict(
+        f"{roster.names[rank]} is already taken by another worker, {holder}",
+        rank,
+        roster.label(rank),
+        "give each worker an --index of its own, or end the other one first",
+        2,
+    )
+
+
+def other_token(roster: Roster, rank: int) -> Verdict:
+    """A worker has another shared secret."""
+    what = f"{roster.names[rank]} has another cluster.token"
+    return Verdict(what, rank, roster.label(rank), way_out(roster, rank, Kind.OTHER_TOKEN), 2)
+
+
+def already_training(roster: Roster, own: int) -> Verdict:
+    """The leader trains with others, and nobody can be taken in."""
+    return Verdict(
+        f"{roster.names[_LEADER]} is training already, without this worker, and takes no one in",
+        _LEADER,
+        roster.label(_LEADER),
+        f"the whole group must be restarted: stop tfmp worker on every host, then start all, {roster.names[own]} too",
+    )
 
 
 def failed(roster: Roster, rank: int, report: Report) -> Verdict:
     """A worker has said how it failed."""
-    place = f"{roster.label(rank)}, {report.where}" if report.where else roster.label(rank)
-    name = roster.names[rank]
+    name, place = roster.names[rank], roster.label(rank)
+    if report.where:
+        place = report.where if report.where.startswith(place) else f"{place}, {report.where}"
     what = report.what if report.what.startswith(name) else f"{name} failed: {report.what}"
     return Verdict(what, rank, place, report.hint, report.exit_code)
 
