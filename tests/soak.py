@@ -31,12 +31,15 @@ DRILLS = (
     "kill:1@at=start", "kill:0@at=start", "kill:0@step=2", "kill:2@step=2", "kill:1@step=14", "kill:0@step=14",
     "kill:2@step=10,at=validation", "kill:0@step=10,at=validation", "kill:0@step=6,at=saving",
     f"kill:1@step={_LAST}", f"kill:0@step={_LAST}",
-    "stop:2@at=start", "stop:1@step=14", "stop:0@step=14", "stop:1@step=10,at=validation", "stop:0@step=6,at=saving",
-    f"stop:2@step={_LAST}",
-    "exit:7@rank=1,step=14", "exit:7@rank=0,step=14", "exit:7@rank=2,step=10,at=validation",
-    f"exit:7@rank=1,step={_LAST}",
-    "term:1@step=14", "term:0@step=4",
-    "corrupt-checkpoint@step=14", "disk-full@step=4",
+    "stop:2@at=start", "stop:0@step=2", "stop:1@step=14", "stop:0@step=14", "stop:1@step=10,at=validation",
+    "stop:0@step=6,at=saving", f"stop:2@step={_LAST}",
+    # No exit at the start: what fails before the first step is not tried again.
+    "exit:7@rank=2,step=2", "exit:7@rank=1,step=14", "exit:7@rank=0,step=14", "exit:7@rank=2,step=10,at=validation",
+    "exit:7@rank=0,step=6,at=saving", f"exit:7@rank=1,step={_LAST}",
+    "term:1@at=start", "term:0@step=2", "term:1@step=14", "term:0@step=4", "term:2@step=10,at=validation",
+    "term:0@step=6,at=saving", f"term:1@step={_LAST}",
+    "corrupt-checkpoint@step=2", "corrupt-checkpoint@step=14", f"corrupt-checkpoint@step={_LAST}",
+    "disk-full@step=2", "disk-full@step=4", f"disk-full@step={_LAST}",
 )  # fmt: skip
 
 

@@ -134,6 +134,21 @@ def test_kill_9_of_the_launcher_leaves_no_orphan(tmp_path: Path, moment: str) ->
         assert wait_until(lambda: not descendants_of(str(folder)), 1), descendants_of(str(folder))
 
 
+def test_a_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
+    """As with `tfmp train | head -1`."""
+    command = [sys.executable, "-m", "tfmp", "train", *map(str, _SHORT), "--run-dir", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("2 workers")
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0, err
+    assert err == "note: nobody reads standard output any more; the run goes on\n"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
+
+
 def test_two_runs_at_once_on_an_empty_cache_both_end_well(tmp_path: Path) -> None:
     cache = ("--set", f"data.cache_dir={tmp_path / 'the cache'}")
     folders = [tmp_path / "a", tmp_path / "b"]

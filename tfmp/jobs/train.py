@@ -14,6 +14,7 @@ from tfmp.jobs.attempts import Attempts, Means
 from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
+from tfmp.jobs.lasting import lasting_output
 from tfmp.jobs.planning import Machine, local_port_count, plan_local_run
 from tfmp.jobs.resume import check_same_run, choose, finished_epochs, same_collective, take_over
 from tfmp.jobs.run import PRELOAD, Run, TrainOptions
@@ -47,6 +48,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
     for text in options.drills:
         parse_drill(text, config.cluster.worker_count)  # refused before anything else happens
     with ExitStack() as stack:
+        stack.enter_context(lasting_output())
         earlier = _earlier_run(resolved, options, tell)
         if earlier is not None:
             stack.enter_context(locked(earlier))
