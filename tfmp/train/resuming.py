@@ -93,6 +93,12 @@ class Checkpoints(keras.callbacks.Callback):
         if control.stop_agreed:
             raise StopAgreed
 
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Save, and stop, if that was agreed: the epoch's steps are done, its validation is still to come."""
+        if self._control.stop_agreed:
+            self._save(self._epoch, self._steps_per_epoch)
+            raise StopAgreed
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save what the epoch came to."""
         self._save(epoch + 1, 0)
@@ -151,18 +157,17 @@ class TrainingLoop(keras.callbacks.CallbackList):
         self._resume = resume
         self._steps_per_epoch = steps_per_epoch
         self._history_so_far = history
+        self._trained: dict[str, Any] = {}
         for callback in callbacks:
             if isinstance(callback, Checkpoints):
                 callback.loop = self
 
     def facts(self, step: int) -> dict[str, Any]:
         """What a checkpoint holds beside variables. ``step`` is 0 at an epoch's end."""
-        control = self._control
-        epoch = {"loss_sum": control.loss_sum, "samples": control.samples, "logs": _plain(control.logs)}
         return {
             "stopped": bool(self.model.stop_training),
             "history": self._history_so_far,
-            "running": epoch if step else None,
+            "running": {**self._trained, "logs": _plain(self._trained["logs"])} if step else None,
             "callbacks": [{"class": type(one).__name__, "state": _remembered(one)} for one in self.callbacks],
             "variables": self.snapshots.names(),
         }
@@ -195,7 +200,10 @@ class TrainingLoop(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Tell the callbacks, unless it was done before."""
-        if not self._control.skipped:
+        control = self._control
+        # A validation starts to count anew: what the steps came to is kept for a checkpoint in the middle of it.
+        self._trained = {"loss_sum": control.loss_sum, "samples": control.samples, "logs": control.logs}
+        if not control.skipped:
             super().on_train_batch_end(batch, logs)
 
 
