@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -147,6 +148,18 @@ def test_a_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> No
     assert process.wait(60) == 0, err
     assert err == "note: nobody reads standard output any more; the run goes on\n"
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
+
+
+def test_a_run_folder_that_is_deleted_ends_the_run_and_is_not_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "run"
+    with running(folder, *_LONG, "--set", "run.checkpoints=true", "--max-restarts", 3) as process:
+        assert wait_until(lambda: epochs_done(folder) >= 1, 60)
+        shutil.rmtree(folder.parent)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"error: the run folder is gone: it was deleted or moved while the run went on\n  where: {folder}" in out
+    assert not re.search("Traceback|restarting", out)
+    assert not folder.parent.exists()
 
 
 def test_two_runs_at_once_on_an_empty_cache_both_end_well(tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from tfmp.checkpoints import Checkpoint, DamagedCheckpointError, load_checkpoint, newest_good, save_checkpoint
+from tfmp.errors import TfmpError
+from tfmp.runfolder import RunFolder, write_json
 
 _ARRAYS = [
     np.array([1.5, -0.0, np.nan], np.float32),
@@ -23,7 +25,7 @@ def at(epoch: int, step: int = 0) -> Checkpoint:
 
 
 def test_what_is_read_is_what_was_written_to_the_bit(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path / "new" / "folder", at(4, 7))
+    path = save_checkpoint(tmp_path / "new", at(4, 7))
     assert path.name == "step-0000000047.npz"
     found = load_checkpoint(path)
     assert (found.epoch, found.step, found.steps_per_epoch, found.global_step) == (4, 7, 10, 47)
@@ -98,3 +100,17 @@ def test_a_full_disk_leaves_the_earlier_ones_and_no_rubbish(tmp_path: Path, monk
     with pytest.raises(OSError, match="No space"):
         save_checkpoint(tmp_path, at(2))
     assert [path.name for path in tmp_path.iterdir()] == ["step-0000000010.npz"]
+
+
+def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        save_checkpoint(tmp_path / "run" / "checkpoints", at(1))
+    with pytest.raises(FileNotFoundError):
+        write_json(tmp_path / "run" / "summary.json", {})
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(TfmpError, match="the run folder is gone"):
+        folder.require()
+    assert list(tmp_path.iterdir()) == []
+    folder.path.mkdir()
+    folder.config.touch()
+    folder.require()

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
 
 from tfmp.checkpoints import Checkpoint, save_checkpoint
 from tfmp.distribute.control import FitControl
+from tfmp.runfolder import RunFolder
 from tfmp.train.snapshot import Snapshots
 
 Send = Callable[[Mapping[str, Any]], None]
@@ -32,14 +32,14 @@ class CheckpointPolicy:
     """When and where to save.
 
     Attributes:
-        folder: Where checkpoints go.
+        folder: The run folder.
         enabled: Whether any are written.
         every_s: Seconds between two inside an epoch. 0: only at its end.
         chief: Whether this worker writes; its clock decides for all.
         facts: What identifies the run, saved along.
     """
 
-    folder: Path
+    folder: RunFolder
     enabled: bool
     every_s: float
     chief: bool
@@ -112,11 +112,12 @@ class Checkpoints(keras.callbacks.Callback):
         self._saved_s = self._clock()
         if not policy.chief:
             return
+        policy.folder.require()
         checkpoint = Checkpoint(epoch, step, self._steps_per_epoch, arrays, {**policy.facts, **loop.facts(step)})
         told = {"epoch": epoch, "step": step, "global_step": checkpoint.global_step}
         self._send({"event": "saving", **told})
         try:
-            path = save_checkpoint(policy.folder, checkpoint)
+            path = save_checkpoint(policy.folder.checkpoints, checkpoint)
         except OSError as error:
             self._send({"event": "checkpoint_failed", **told, "reason": error.strerror or str(error)})
             return
