@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import ROOT, Done
@@ -124,6 +125,19 @@ def test_nccl_without_gpus_is_refused(inside: Callable[..., Done]) -> None:
     assert done.code == 2
     assert "nccl" in done.err
     assert "GPU" in done.err
+
+
+def test_labels_of_one_class_are_refused(inside: Callable[..., Done], tmp_path: Path) -> None:
+    images, labels = np.zeros((20, 4, 4), np.uint8), np.zeros(20, np.uint8)
+    path = tmp_path / "one.npz"
+    np.savez(path, x_train=images, y_train=labels, x_test=images, y_test=labels)
+    given = ("--set", "data.dataset=npz", "--set", f"data.path={path}", "--set", f"data.cache_dir={tmp_path}")
+    done = inside("train", *given, "--dry-run")
+    assert done.code == 2
+    assert "expected labels of two classes or more, found one class only" in done.err
+    assert "data set npz" in done.err
+    own_model = ("--set", "model.factory=my_module:build")
+    assert inside("train", *given, *own_model, "--dry-run").code == 0
 
 
 def test_gpus_are_shared_out_or_refused(tfmp: Callable[..., Done]) -> None:

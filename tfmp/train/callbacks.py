@@ -5,6 +5,7 @@ Logs are equal on all workers (see :mod:`tfmp.distribute`), so that what a callb
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -150,7 +151,7 @@ class TensorBoardFiles(keras.callbacks.Callback):
         for name, value in _numbers(logs).items():
             run, tag = ("validation", name[4:]) if name.startswith("val_") else ("train", name)
             if run not in self._writers:
-                self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+                self._writers[run] = tf.summary.create_file_writer(os.fsencode(self._folder / run))
             with self._writers[run].as_default():
                 tf.summary.write(f"epoch_{tag}", tf.constant(value, tf.float32), epoch + 1, _SCALAR)
 
