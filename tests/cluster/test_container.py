@@ -1,4 +1,4 @@
-"""`tfmp train` as the first process of a container, by a PID namespace: it reaps, it forwards, it leaves a checkpoint."""
+"""`tfmp train` as the first process of a container (a PID namespace): it reaps, forwards, and leaves a checkpoint."""
 
 from __future__ import annotations
 
