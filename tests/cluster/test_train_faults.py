@@ -120,19 +120,42 @@ def test_sigterm_ends_the_run_with_143_and_leaves_nothing(tmp_path: Path) -> Non
     assert epochs_done(folder) >= 1, "what was trained stays on record"
 
 
-@pytest.mark.parametrize("moment", ["while importing", "while training"])
-def test_kill_9_of_the_launcher_leaves_no_orphan(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize("moment", ["importing", "connecting", "training"])
+@pytest.mark.parametrize("victims", ["launcher", "helper", "both"])
+def test_kill_9_leaves_no_orphan_and_the_next_run_starts(tmp_path: Path, victims: str, moment: str) -> None:
     folder = tmp_path / "run"
-    with running(folder, *_LONG) as process:
-        if moment == "while importing":
-            assert wait_until(lambda: len(descendants_of(str(folder))) >= 2, 20)
+
+    def processes() -> list[psutil.Process]:
+        return descendants_of(str(folder))
+
+    with running(folder, *_LONG, "--set", "run.checkpoints=true") as process:
+        if moment == "importing":
+            assert wait_until(lambda: len(processes()) >= 2, 20)
             time.sleep(0.5)
+        elif moment == "connecting":
+            # Worker 1 is stopped as soon as there is one: the other builds its strategy, and waits for it in C++.
+            assert wait_until(lambda: any(one.name() == "tfmp-worker-1" for one in processes()), 60)
+            next(one for one in processes() if one.name() == "tfmp-worker-1").suspend()
+            time.sleep(0.5)
+            assert '"event": "ready"' not in (folder / "events.jsonl").read_text()
         else:
-            assert wait_until(lambda: epochs_done(folder) >= 1, 60)
-            assert len(descendants_of(str(folder))) >= 4  # launcher, helper, two workers
-        process.kill()
-        process.wait()
-        assert wait_until(lambda: not descendants_of(str(folder)), 1), descendants_of(str(folder))
+            assert wait_until(lambda: any((folder / "checkpoints").glob("step-*.npz")), 60)
+        helper = next(one for one in processes() if one.ppid() == process.pid)
+        assert len(processes()) == (2 if moment == "importing" else 4)
+        if victims != "helper":
+            process.kill()
+        if victims != "launcher":
+            helper.kill()
+        process.wait(10)
+        assert wait_until(lambda: not processes(), 1), processes()
+        if victims == "helper":
+            assert process.returncode == 1
+            out, _ = process.communicate(timeout=10)
+            assert re.search(r"^error: the helper process .* was killed by signal 9 \(SIGKILL\)", out, re.M)
+    if (victims, moment) == ("both", "training"):
+        again = run_program("train", "--resume", "--run-dir", folder, "--epochs", epochs_done(folder) + 2)
+        assert again.code == 0, again.text
+        assert "resuming at step" in again.out
 
 
 def test_a_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
