@@ -80,6 +80,20 @@ def test_ctrl_c_ends_the_wait_for_a_restart() -> None:
     assert "interrupted by SIGINT" in err
 
 
+def test_gpus_are_shared_out() -> None:
+    show = ("--", "sh", "-c", 'echo "[${CUDA_VISIBLE_DEVICES-unset}]"')
+    done = run_program("launch", "-n", 2, *show, env={"CUDA_VISIBLE_DEVICES": "4,7"})
+    assert sorted(done.out.splitlines()) == ["[worker 0] [4]", "[worker 1] [7]"]
+    done = run_program("launch", "-n", 2, *show, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert sorted(done.out.splitlines()) == ["[worker 0] []", "[worker 1] []"]
+
+
+def test_a_log_folder_that_cannot_be_made_is_named() -> None:
+    done = run_program("launch", "-n", 2, "-q", "--log-dir", "/dev/null/x", "--", "true")
+    assert done.code == 1
+    assert "/dev/null/x" in done.err
+
+
 def test_a_reader_that_goes_away_ends_nothing() -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "tfmp", "launch", "-n", "1", "--", "yes"],
