@@ -72,8 +72,8 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.folder / "events.jsonl").read_text().splitlines()]
 
-    def log(self, rank: int) -> str:
-        return (self.folder / "logs" / "attempt-0" / f"worker-{rank}.log").read_text()
+    def log(self, rank: int, attempt: int = 0) -> str:
+        return (self.folder / "logs" / f"attempt-{attempt}" / f"worker-{rank}.log").read_text()
 
 
 @pytest.fixture(scope="session")

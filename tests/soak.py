@@ -1,7 +1,8 @@
 """The soak: one run for each kind and moment of fault, each to end as if nothing had happened. ``make soak``.
 
-Prints a table: exit code, restarts, seconds, whether the weights are those of the undisturbed run, and what was left
-behind (processes, ports, shared memory, temporary files). Ends with 1 if any line is not as it should be.
+Prints a table: exit code, restarts, whom the verdict named, seconds, whether the weights are those of the undisturbed
+run, and what was left behind (processes, ports, shared memory, temporary files). Ends with 1 if any line is not as it
+should be.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from pathlib import Path
 
 from tests.cluster.launch_support import alive_with
 from tests.conftest import run_program
+from tfmp.jobs.drill import parse_drill
 
 _STEPS = 10
-_RUN = ("--workers", 3, "--epochs", 2, "--batch-size", 100, "--set", f"data.limit_train={100 * _STEPS}",
+_WORKERS = 3
+_RUN = ("--workers", _WORKERS, "--epochs", 2, "--batch-size", 100, "--set", f"data.limit_train={100 * _STEPS}",
         "--set", "data.limit_validation=500", "--set", "training.validation_batch_size=100",
         "--set", "training.steps_per_execution=2", "--set", "model.dropout=0.2", "--set", "run.tensorboard=false",
         "--set", "run.checkpoint_every_s=0.001")  # fmt: skip
@@ -31,12 +34,15 @@ DRILLS = (
     "kill:1@at=start", "kill:0@at=start", "kill:0@step=2", "kill:2@step=2", "kill:1@step=14", "kill:0@step=14",
     "kill:2@step=10,at=validation", "kill:0@step=10,at=validation", "kill:0@step=6,at=saving",
     f"kill:1@step={_LAST}", f"kill:0@step={_LAST}",
-    "stop:2@at=start", "stop:1@step=14", "stop:0@step=14", "stop:1@step=10,at=validation", "stop:0@step=6,at=saving",
-    f"stop:2@step={_LAST}",
-    "exit:7@rank=1,step=14", "exit:7@rank=0,step=14", "exit:7@rank=2,step=10,at=validation",
-    f"exit:7@rank=1,step={_LAST}",
-    "term:1@step=14", "term:0@step=4",
-    "corrupt-checkpoint@step=14", "disk-full@step=4",
+    "stop:2@at=start", "stop:0@step=2", "stop:1@step=14", "stop:0@step=14", "stop:1@step=10,at=validation",
+    "stop:0@step=6,at=saving", f"stop:2@step={_LAST}",
+    # No exit at the start: what fails before the first step is not tried again.
+    "exit:7@rank=2,step=2", "exit:7@rank=1,step=14", "exit:7@rank=0,step=14", "exit:7@rank=2,step=10,at=validation",
+    "exit:7@rank=0,step=6,at=saving", f"exit:7@rank=1,step={_LAST}",
+    "term:1@at=start", "term:0@step=2", "term:1@step=14", "term:0@step=4", "term:2@step=10,at=validation",
+    "term:0@step=6,at=saving", f"term:1@step={_LAST}",
+    "corrupt-checkpoint@step=2", "corrupt-checkpoint@step=14", f"corrupt-checkpoint@step={_LAST}",
+    "disk-full@step=2", "disk-full@step=4", f"disk-full@step={_LAST}",
 )  # fmt: skip
 
 
@@ -47,6 +53,7 @@ class Outcome:
     drill: str
     code: int
     restarts: int
+    named: tuple[int, ...]
     seconds: float
     digest: str | None
     left: tuple[str, ...]
@@ -54,10 +61,12 @@ class Outcome:
     def line(self, expected: str) -> tuple[str, bool]:
         """A line of the table, and whether it is as it should be."""
         same = self.digest == expected
-        wanted_restarts = 0 if self.drill.startswith("disk-full") else 1
-        good = self.code == 0 and same and not self.left and self.restarts == wanted_restarts
+        culprits = () if self.drill.startswith("disk-full") else (parse_drill(self.drill, _WORKERS).rank,)
+        as_wanted = (self.restarts, self.named) == (len(culprits), culprits)
+        good = self.code == 0 and same and not self.left and as_wanted
         left = "; ".join(self.left) or "nothing"
-        words = (f"{self.drill:<34}", f"{self.code:>4}", f"{self.restarts:>8}", f"{self.seconds:>7.1f}")
+        words = (f"{self.drill:<34}", f"{self.code:>4}", f"{self.restarts:>8}",
+                 f"{','.join(map(str, self.named)):>5}", f"{self.seconds:>7.1f}")  # fmt: skip
         return f"{' '.join(words)}  {'same' if same else 'OTHER':<7} {left}{'' if good else '   <--'}", good
 
 
@@ -67,8 +76,8 @@ def leftovers(folder: Path, shared_before: set[str]) -> Iterator[str]:
         yield f"process {pid} {command[:40]}"
     for name in set(os.listdir("/dev/shm")) - shared_before:  # noqa: PTH208
         yield f"/dev/shm/{name}"
-    for path in folder.rglob("*.tmp*"):
-        yield str(path.relative_to(folder))
+    for path in (*folder.rglob("*.tmp*"), *_temporary(folder).iterdir()):
+        yield str(path.relative_to(folder.parent))
     for port in sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", (folder / "events.jsonl").read_text()))):
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -78,14 +87,25 @@ def leftovers(folder: Path, shared_before: set[str]) -> Iterator[str]:
                 yield f"port {port}"
 
 
+def _temporary(folder: Path) -> Path:
+    """The run's own TMPDIR, beside its folder."""
+    return folder.with_name(f"tmp-{folder.name}")
+
+
 def run(folder: Path, drill: str | None) -> Outcome:
     """Train with a drill, or without."""
     shared_before = set(os.listdir("/dev/shm"))  # noqa: PTH208
     arguments = ("--drill", drill) if drill else ()
-    done = run_program("train", *_RUN, *arguments, "--run-dir", folder, env={"TFMP_SOAK": str(folder)})
+    _temporary(folder).mkdir()
+    env = {"TFMP_SOAK": str(folder), "TMPDIR": str(_temporary(folder))}
+    done = run_program("train", *_RUN, *arguments, "--run-dir", folder, env=env)
     summary = json.loads((folder / "summary.json").read_text())
     left = tuple(leftovers(folder, shared_before))
-    return Outcome(drill or "none", done.code, summary["restarts"], done.seconds, summary["weights_sha256"], left)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    named = tuple(rank for event in events if event["event"] == "restart" for rank in event["culprits"])
+    return Outcome(
+        drill or "none", done.code, summary["restarts"], named, done.seconds, summary["weights_sha256"], left
+    )
 
 
 def main() -> int:
@@ -96,9 +116,9 @@ def main() -> int:
     bad = 0
     with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
         expected = run(Path(scratch) / "none", None)
-        print(f"{'drill':<34} exit restarts seconds  weights left", flush=True)
+        print(f"{'drill':<34} exit restarts named seconds  weights left", flush=True)
         print(
-            f"{'none':<34} {expected.code:>4} {0:>8} {expected.seconds:>7.1f}  {(expected.digest or '')[:7]}",
+            f"{'none':<34} {expected.code:>4} {0:>8} {'':>5} {expected.seconds:>7.1f}  {(expected.digest or '')[:7]}",
             flush=True,
         )
         for i, drill in enumerate(drills):

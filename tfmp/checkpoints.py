@@ -79,6 +79,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
     digest = np.frombuffer(_digest(text, arrays), np.uint8)
     path = folder / f"step-{checkpoint.global_step:010d}.npz"
     content: dict[str, Any] = {"facts": text, "sha256": digest, **{str(i): one for i, one in enumerate(arrays)}}
+    folder.mkdir(exist_ok=True)
     with written_whole(path) as temporary:
         np.savez(temporary, **content)
     for old in _files(folder)[KEPT:]:

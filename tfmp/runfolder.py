@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tfmp.errors import TfmpError
+
 
 @dataclass(frozen=True)
 class RunFolder:
@@ -75,6 +77,16 @@ class RunFolder:
         numbers = [int(one.name[8:]) for one in self.logs.glob("attempt-*") if one.name[8:].isdecimal()]
         return max(numbers, default=-1) + 1
 
+    def require(self) -> None:
+        """Be there still, before something is written into it.
+
+        Raises:
+            TfmpError: It was deleted or moved.
+        """
+        if not self.config.exists():
+            what = "the run folder is gone: it was deleted or moved while the run went on"
+            raise TfmpError(what, where=str(self.path), hint="start again, or put it back and use --resume")
+
     def remove_temporaries(self) -> None:
         """Remove what killed writers left half written. Only while no worker of the run is alive."""
         for folder in (self.path, self.checkpoints):
@@ -87,9 +99,9 @@ class RunFolder:
 def written_whole(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside ``path``, of the same suffix; on success it takes the place of ``path``.
 
-    The file is on disk before it is renamed; on failure nothing is left of it and ``path`` is what it was.
+    The file is on disk before it is renamed; on failure nothing is left of it and ``path`` is what it was. The folder
+    must be there: a run folder that was deleted is not to be half made again.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary

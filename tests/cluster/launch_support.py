@@ -130,6 +130,8 @@ def _descriptors() -> Iterator[str]:
 
 
 def fail(payload: dict[str, Any], channel: EventChannel) -> None:
+    if chars := payload.get("chars"):
+        raise LookupError(f"begin {'.' * chars} end")
     raise LookupError("no such column: label")
 
 

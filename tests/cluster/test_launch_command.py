@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -82,6 +81,37 @@ def test_ctrl_c_ends_the_wait_for_a_restart() -> None:
     assert "interrupted by SIGINT" in err
 
 
+def test_gpus_are_shared_out() -> None:
+    show = ("--", "sh", "-c", 'echo "[${CUDA_VISIBLE_DEVICES-unset}]"')
+    done = run_program("launch", "-n", 2, *show, env={"CUDA_VISIBLE_DEVICES": "4,7"})
+    assert sorted(done.out.splitlines()) == ["[worker 0] [4]", "[worker 1] [7]"]
+    done = run_program("launch", "-n", 2, *show, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert sorted(done.out.splitlines()) == ["[worker 0] []", "[worker 1] []"]
+
+
+def test_a_log_folder_that_cannot_be_made_is_named() -> None:
+    done = run_program("launch", "-n", 2, "-q", "--log-dir", "/dev/null/x", "--", "true")
+    assert done.code == 1
+    assert "/dev/null/x" in done.err
+
+
+def test_a_reader_that_goes_away_ends_nothing() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tfmp", "launch", "-n", "1", "--", "yes"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == "[worker 0] y\n"
+    process.stdout.close()
+    assert process.stderr.readline() == "note: nobody reads standard output any more; the run goes on\n"
+    time.sleep(0.3)
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr.read() == "interrupted by SIGTERM\n"
+    assert process.wait(20) == 143
+    process.stderr.close()
+
+
 @pytest.mark.parametrize("ranks", ["4", "0,x", "-1", ""])
 def test_ranks_that_are_none_are_refused(ranks: str) -> None:
     done = launch("pass", "--log-worker", ranks)
@@ -89,9 +119,12 @@ def test_ranks_that_are_none_are_refused(ranks: str) -> None:
     assert "expected ranks from 0 to 3" in done.err
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
 def test_a_pytorch_ddp_program_runs_unchanged() -> None:
-    done = run_program("launch", "-n", 2, "--", sys.executable, ROOT / "tests" / "cluster" / "launch_ddp.py")
+    python = os.environ.get("TFMP_TEST_TORCH", sys.executable)
+    look = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
+    if subprocess.run([python, "-c", look], check=False).returncode:
+        pytest.skip(f"PyTorch is not installed in {python}; TFMP_TEST_TORCH=PYTHON names another interpreter")
+    done = run_program("launch", "-n", 2, "--", python, ROOT / "tests" / "cluster" / "launch_ddp.py")
     assert done.code == 0, done.text
     assert sorted(re.findall(r"rank .*", done.out)) == ["rank 0 of 2: gradient 0.5", "rank 1 of 2: gradient 0.5"]
 

@@ -163,6 +163,14 @@ def test_a_target_that_raises_fails_with_its_traceback(forking: Zygote, case: Ca
     assert result.tail(0)[-1] == "LookupError: no such column: label"
 
 
+def test_both_ends_of_a_long_message_are_reported(forking: Zygote, case: Case) -> None:
+    events: list[dict[str, Any]] = []
+    run_group(forking, case.targets("fail", payload={"chars": 9000}), on_event=lambda rank, event: events.append(event))
+    message = events[0]["message"]
+    assert len(message) <= 2003
+    assert (message[:6], message[-4:]) == ("begin ", " end")
+
+
 @pytest.mark.parametrize(
     ("left_with", "code", "text"), [(7, 7, ""), (None, 0, ""), (-1, 255, ""), ("no data", 1, "no data\n")]
 )

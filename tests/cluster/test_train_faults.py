@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,19 +120,69 @@ def test_sigterm_ends_the_run_with_143_and_leaves_nothing(tmp_path: Path) -> Non
     assert epochs_done(folder) >= 1, "what was trained stays on record"
 
 
-@pytest.mark.parametrize("moment", ["while importing", "while training"])
-def test_kill_9_of_the_launcher_leaves_no_orphan(tmp_path: Path, moment: str) -> None:
+@pytest.mark.parametrize("moment", ["importing", "connecting", "training"])
+@pytest.mark.parametrize("victims", ["launcher", "helper", "both"])
+def test_kill_9_leaves_no_orphan_and_the_next_run_starts(tmp_path: Path, victims: str, moment: str) -> None:
     folder = tmp_path / "run"
-    with running(folder, *_LONG) as process:
-        if moment == "while importing":
-            assert wait_until(lambda: len(descendants_of(str(folder))) >= 2, 20)
+
+    def processes() -> list[psutil.Process]:
+        return descendants_of(str(folder))
+
+    with running(folder, *_LONG, "--set", "run.checkpoints=true") as process:
+        if moment == "importing":
+            assert wait_until(lambda: len(processes()) >= 2, 20)
             time.sleep(0.5)
+        elif moment == "connecting":
+            # Worker 1 is stopped as soon as there is one: the other builds its strategy, and waits for it in C++.
+            assert wait_until(lambda: any(one.name() == "tfmp-worker-1" for one in processes()), 60)
+            next(one for one in processes() if one.name() == "tfmp-worker-1").suspend()
+            time.sleep(0.5)
+            assert '"event": "ready"' not in (folder / "events.jsonl").read_text()
         else:
-            assert wait_until(lambda: epochs_done(folder) >= 1, 60)
-            assert len(descendants_of(str(folder))) >= 4  # launcher, helper, two workers
-        process.kill()
-        process.wait()
-        assert wait_until(lambda: not descendants_of(str(folder)), 1), descendants_of(str(folder))
+            assert wait_until(lambda: any((folder / "checkpoints").glob("step-*.npz")), 60)
+        helper = next(one for one in processes() if one.ppid() == process.pid)
+        assert len(processes()) == (2 if moment == "importing" else 4)
+        if victims != "helper":
+            process.kill()
+        if victims != "launcher":
+            helper.kill()
+        process.wait(10)
+        assert wait_until(lambda: not processes(), 1), processes()
+        if victims == "helper":
+            assert process.returncode == 1
+            out, _ = process.communicate(timeout=10)
+            assert re.search(r"^error: the helper process .* was killed by signal 9 \(SIGKILL\)", out, re.M)
+    if (victims, moment) == ("both", "training"):
+        again = run_program("train", "--resume", "--run-dir", folder, "--epochs", epochs_done(folder) + 2)
+        assert again.code == 0, again.text
+        assert "resuming at step" in again.out
+
+
+def test_a_reader_that_goes_away_does_not_end_the_training(tmp_path: Path) -> None:
+    """As with `tfmp train | head -1`."""
+    command = [sys.executable, "-m", "tfmp", "train", *map(str, _SHORT), "--run-dir", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline().startswith("2 workers")
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(60) == 0, err
+    assert err == "note: nobody reads standard output any more; the run goes on\n"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "done"
+
+
+def test_a_run_folder_that_is_deleted_ends_the_run_and_is_not_made_again(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "run"
+    with running(folder, *_LONG, "--set", "run.checkpoints=true", "--max-restarts", 3) as process:
+        assert wait_until(lambda: epochs_done(folder) >= 1, 60)
+        shutil.rmtree(folder.parent)
+        out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    assert f"error: the run folder is gone: it was deleted or moved while the run went on\n  where: {folder}" in out
+    assert not re.search("Traceback|restarting", out)
+    assert not folder.parent.exists()
 
 
 def test_two_runs_at_once_on_an_empty_cache_both_end_well(tmp_path: Path) -> None:

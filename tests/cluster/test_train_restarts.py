@@ -82,6 +82,17 @@ def test_a_worker_that_is_asked_to_leave_costs_nothing(trained: Callable[..., Ru
     assert "restarting: attempt 2" in run.done.err
 
 
+def test_a_stop_in_a_validation_does_not_wait_for_its_end(trained: Callable[..., Run], whole: Run) -> None:
+    run = trained(*_RUN, *drill("term:1@step=10,at=validation"), "--set", "run.checkpoint_every_s=60")
+    assert_as_good_as(run, whole)
+    restart = event(run, "restart")
+    assert (restart["cause"], restart["from_step"], restart["lost_steps"]) == ("preempted", 10, 0)
+    before = run.events[: run.events.index(restart)]
+    # The epoch has no result yet: the only checkpoint was taken in the middle of its validation.
+    assert [one["event"] for one in before if one["event"] in ("epoch", "checkpoint")] == ["checkpoint"]
+    assert "resumes at step 10 (epoch 1, step 10 of 10)" in run.log(0, attempt=1)
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(trained: Callable[..., Run], whole: Run) -> None:
     run = trained(*_RUN, *drill("corrupt-checkpoint@step=8"), *drill("disk-full@step=4"))
     assert_as_good_as(run, whole)

@@ -14,6 +14,7 @@ from tests.train.small import BATCH, CLASSES, FEATURES, SAMPLES, SEED, samples
 from tfmp.checkpoints import Checkpoint, load_checkpoint
 from tfmp.data.feed import Feed, FeedPlan
 from tfmp.distribute import FitControl, bridge
+from tfmp.runfolder import RunFolder
 from tfmp.train.resuming import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
 
 STEPS = -(-SAMPLES // BATCH)
@@ -71,7 +72,9 @@ class Fit:
             feed, validation = Feed(images, labels, plan(BATCH, True)), Feed(images, labels, plan(50, False))
             bridge(model, feed=feed, validation_feed=validation, control=control)
         self.folder = folder
-        policy = CheckpointPolicy(folder, enabled=True, every_s=0, chief=True, facts={})
+        folder.mkdir(exist_ok=True)
+        (folder / "config.yaml").touch()
+        policy = CheckpointPolicy(RunFolder(folder), enabled=True, every_s=0, chief=True, facts={})
         self.events: list[dict[str, Any]] = []
         self.early = keras.callbacks.EarlyStopping("val_loss", patience=10)
         callbacks = [

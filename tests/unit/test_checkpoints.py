@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from tfmp.checkpoints import Checkpoint, DamagedCheckpointError, load_checkpoint, newest_good, save_checkpoint
+from tfmp.errors import TfmpError
+from tfmp.runfolder import RunFolder, write_json
 from tfmp.train import writing
 
 _ARRAYS = [
@@ -27,7 +29,7 @@ def at(epoch: int, step: int = 0) -> Checkpoint:
 
 
 def test_what_is_read_is_what_was_written_to_the_bit(tmp_path: Path) -> None:
-    path = save_checkpoint(tmp_path / "new" / "folder", at(4, 7))
+    path = save_checkpoint(tmp_path / "new", at(4, 7))
     assert path.name == "step-0000000047.npz"
     found = load_checkpoint(path)
     assert (found.epoch, found.step, found.steps_per_epoch, found.global_step) == (4, 7, 10, 47)
@@ -149,3 +151,17 @@ def test_a_full_disk_costs_the_checkpoint_and_any_other_error_the_run(
     writer.finish()
     failed = {"event": "checkpoint_failed", "epoch": 1, "step": 0, "global_step": 10}
     assert events == [{**failed, "reason": "No space left on device"}]
+
+
+def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        save_checkpoint(tmp_path / "run" / "checkpoints", at(1))
+    with pytest.raises(FileNotFoundError):
+        write_json(tmp_path / "run" / "summary.json", {})
+    folder = RunFolder(tmp_path / "run")
+    with pytest.raises(TfmpError, match="the run folder is gone"):
+        folder.require()
+    assert list(tmp_path.iterdir()) == []
+    folder.path.mkdir()
+    folder.config.touch()
+    folder.require()

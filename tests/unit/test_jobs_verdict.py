@@ -38,6 +38,19 @@ def test_a_kill_beats_the_victims_that_spoke_first() -> None:
     assert (found.culprits, found.victims, found.cause, found.independent) == ((1,), (2, 0), "signal", False)
 
 
+def test_a_victim_that_raises_in_shared_memory_is_one() -> None:
+    graph = "Graph execution error:\n\nDetected at node while/PyFunc defined at (most recent call last):\n"
+    lost = "PeerLost: error: rank 1 (process 250) is gone: its process has ended\n  where: rank 0 of 2, barrier 11"
+    again = "GroupError: a call of this group has failed: rank 1 (process 250) is gone: its process has ended"
+    found = verdict(
+        one(0, exception=("UnknownError", graph + lost)),
+        one(1, -9),
+        one(2, exception=("UnknownError", graph + again)),
+        order=(0, 2, 1),
+    )
+    assert (found.culprits, found.victims, found.cause, found.independent) == ((1,), (0, 2), "signal", False)
+
+
 def test_an_own_traceback_beats_peer_gone_whatever_the_order() -> None:
     found = verdict(one(0, exception=PEER_GONE), one(1, exception=("ValueError", "bad label 11")), order=(0, 1))
     assert (found.culprits, found.cause) == ((1,), "crash")

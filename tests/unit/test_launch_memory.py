@@ -94,7 +94,7 @@ def test_the_group_is_noted_while_the_process_lives(tmp_path: Path, version: int
     machine = Machine(tmp_path, version)
     now_s = [0.0]
     watch = MemoryWatch(lambda: now_s[0], tmp_path)
-    for second in range(200):
+    for second in range(140):
         now_s[0] = float(second)
         machine.pages(10 + second)
         watch.look({3: 7})
@@ -107,8 +107,8 @@ def test_the_group_is_noted_while_the_process_lives(tmp_path: Path, version: int
     assert found.conclusion == "out of memory"
     assert found.before == GroupMemory(None, 0)
     assert found.after == GroupMemory(None, 1)
-    assert found.last_rss_bytes == 209 * page
-    assert found.curve[0] == (119.0, 90 * page)
+    assert found.last_rss_bytes == 149 * page
+    assert found.curve[0] == (119.0, 30 * page)
     assert (found.machine_oom_kills, found.available_bytes) == (0, 900 * 1024)
     machine.limit(str(400 * MIB))
     assert MemoryWatch(lambda: 0.0, tmp_path).certificate(9).conclusion == "unknown", "a worker nobody has seen"

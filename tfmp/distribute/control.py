@@ -53,6 +53,10 @@ class FitControl:
         if self.save_agreed:
             self.save_wanted = False
 
+    def agree_to_stop(self, stops: float) -> None:
+        """Take the sum of all workers' wishes to stop, in a validation: a checkpoint waits for its end."""
+        self.stop_agreed = float(stops) > 0
+
     def new_epoch(self) -> None:
         """Start from nothing, as ``reset_metrics`` does."""
         self.steps, self.loss_sum, self.samples, self.logs = 0, 0.0, 0, {}

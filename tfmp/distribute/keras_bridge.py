@@ -178,10 +178,11 @@ class _Bridge:
 
         def test_function(iterator: Any) -> dict[str, float]:
             _check_iterator(iterator)
-            steps, _, samples, state = (value.numpy() for value in execution(iterator, [0.0] * WISHES))
+            steps, _, samples, state = (value.numpy() for value in execution(iterator, self.control.wishes()))
             if steps == 0:
                 model.test_function = None
                 raise StopIteration
+            self.control.agree_to_stop(state[-1 - WISHES])
             self.control.loss_sum += float(state[-1])
             self.control.samples += int(samples[:steps].sum())
             return self._result(state)

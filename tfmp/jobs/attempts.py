@@ -114,6 +114,7 @@ class Attempts:
                 run.note_exits(result)
                 return run.interrupted(result.signalled)
             return run.finish(result)
+        self._folder.require()  # what is to go on there
         verdict = findings.verdict
         failure = Failure(verdict.cause, verdict.step, verdict.signature, run.attempt.ran_s)
         decision = self._restarts.after(failure)

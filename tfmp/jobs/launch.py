@@ -15,6 +15,7 @@ from tfmp.cluster.tf_config import make_tf_config
 from tfmp.errors import EXIT_OK, TfmpError
 from tfmp.jobs.attempts import wait_or_signal
 from tfmp.jobs.hints import known_hint
+from tfmp.jobs.lasting import lasting_output
 from tfmp.jobs.outcome import Findings, ended_silently, other_workers, short, signal_hint
 from tfmp.jobs.planning import Machine
 from tfmp.jobs.saying import complain
@@ -71,6 +72,7 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
         complain(f"warning: {crowded}")
     restarts = Restarts(RestartPolicy(options.max_restarts, ports_are_free=options.base_port is None))
     with ExitStack() as stack:
+        stack.enter_context(lasting_output())
         logs = options.log_dir or stack.enter_context(scratch_folder())
         inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
         zygote = stack.enter_context(Zygote.start((), private_network="off"))

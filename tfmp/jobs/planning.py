@@ -86,6 +86,12 @@ def plan_cluster_run(
 
 def _inputs(config: RunConfig, header: DatasetHeader, machine: Machine) -> PlanInput:
     cluster, training, data = config.cluster, config.training, config.data
+    if header.classes < 2 and config.model.factory is None:  # one output of a softmax is always 1: a loss of 0
+        raise UsageError(
+            "expected labels of two classes or more, found one class only",
+            where=f"data set {header.name}",
+            hint="check the labels; a model of your own (model.factory) may do without classes",
+        )
     return PlanInput(
         batch_size=training.batch_size,
         train_samples=_limited(header.train_samples, data.limit_train),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -264,7 +265,9 @@ class Run:
         code = error.exit_code or EXIT_FAILED
         findings = self.findings(result)
         if self._is_chief:
-            write_json(self._folder.failure, failure_record(findings, error, self._last_steps) | {"exit_code": code})
+            record = failure_record(findings, error, self._last_steps) | {"exit_code": code}
+            with suppress(FileNotFoundError):  # a run folder that was deleted
+                write_json(self._folder.failure, record)
         else:
             self.recorder.note("failure", what=error.what, where=error.where, exit_code=code)
         complain(error.render())
@@ -345,5 +348,6 @@ class Run:
             replicas=plan.replicas,
         )
         if self._is_chief:
-            write_json(self._folder.summary, summary)
+            with suppress(FileNotFoundError):
+                write_json(self._folder.summary, summary)
         return summary

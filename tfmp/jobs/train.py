@@ -13,6 +13,7 @@ from tfmp.jobs.attempts import Attempts, Means
 from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
+from tfmp.jobs.lasting import lasting_output
 from tfmp.jobs.planning import Machine, local_port_count, plan_local_run
 from tfmp.jobs.resume import (
     check_same_run,
@@ -52,6 +53,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
     for text in options.drills:
         parse_drill(text, config.cluster.worker_count)  # refused before anything else happens
     with ExitStack() as stack:
+        stack.enter_context(lasting_output())
         earlier = earlier_run(config.run.dir, options.resume, tell)
         if earlier is not None:
             stack.enter_context(locked(earlier))

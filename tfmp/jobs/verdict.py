@@ -17,12 +17,13 @@ from typing import Any
 from tfmp.launch.restarts import Cause
 from tfmp.launch.spec import GroupResult, WorkerExit
 
-#: What TensorFlow, gRPC, Gloo and NCCL say of a peer that is gone.
+#: What TensorFlow, gRPC, Gloo, NCCL and tfmp's own collective in shared memory say of a peer that is gone.
 _PEER_GONE = re.compile(
     r"Collective ops is aborted|UnavailableError|AbortedError|CancelledError|DeadlineExceededError"
     r"|Socket closed|[Cc]onnection reset by peer|Connection closed by peer|failed to connect to all addresses"
     r"|stopped sending heartbeats|tasks are unhealthy|different incarnation|coordination service|Broken pipe"
     r"|NCCL communicator was aborted|ProcessGroup.*(aborted|terminated)|DistBackendError|[Pp]eer (is )?gone"
+    r"|\bPeerLost\b|\bPeerLate\b|a call of this group has failed"
 )
 _TRACEBACK_END = re.compile(r"^([\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Refused))(?::\s*(.*))?$")
 _TRACEBACK_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+, in (\S+)')

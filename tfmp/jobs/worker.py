@@ -30,6 +30,7 @@ from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
 from tfmp.jobs.group import TICK_S, GroupWatch, Interrupted, gather, leave_after_leader
 from tfmp.jobs.group_resume import GoingOn, find_earlier, finished_message, told_point
+from tfmp.jobs.lasting import lasting_output
 from tfmp.jobs.meeting import compose_meeting, meeting_of_launchers, place_of_memory, settle_collective
 from tfmp.jobs.place import (
     Place,
@@ -80,6 +81,11 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
         UsageError: Something is wrong with the settings, the cluster, the data or the machine.
         TfmpError: The group did not start.
     """
+    with lasting_output():
+        return _work(resolved, options)
+
+
+def _work(resolved: Resolved, options: WorkerOptions) -> int:
     tell = be_quiet if options.common.verbosity < 0 else say
     prepared = _prepare(resolved, options, tell)
     if prepared is None:

@@ -160,11 +160,18 @@ def _call(order: Mapping[str, Any], channel: EventChannel, stacks_fd: int) -> in
         return _exit_code(leave)
     except BaseException as error:
         # First of all: the order of these events tells a culprit from its victims, and a traceback takes time.
-        message = str(error)[:_MAX_MESSAGE_CHARS]
-        channel.send({"event": EXCEPTION, "type": type(error).__name__, "message": message})
+        channel.send({"event": EXCEPTION, "type": type(error).__name__, "message": _shortened(str(error))})
         traceback.print_exc()
         return 1
     return 0
+
+
+def _shortened(message: str) -> str:
+    """Both ends of a long message: TensorFlow begins with where in the graph it was, and ends with what it was."""
+    if len(message) <= _MAX_MESSAGE_CHARS:
+        return message
+    half = _MAX_MESSAGE_CHARS // 2
+    return f"{message[:half]}\n…\n{message[-half:]}"
 
 
 def _line_stream(fd: int) -> TextIO:

@@ -5,15 +5,16 @@ Logs are equal on all workers (see :mod:`tfmp.distribute`), so that what a callb
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfmp.distribute.control import FitControl
+from tfmp.runfolder import RunFolder
 
 Send = Callable[[Mapping[str, Any]], None]
 
@@ -138,17 +139,19 @@ class TensorBoardFiles(keras.callbacks.Callback):
     """One event file for training and one for validation, written by the chief alone (several writers in one folder
     make curves jump: tensorboard #1011)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: RunFolder) -> None:
         super().__init__()
-        self._folder = folder
+        self._run_folder = folder
+        self._folder = folder.tensorboard
         self._writers: dict[str, Any] = {}
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Write the epoch's scalars at step ``epoch + 1``."""
+        self._run_folder.require()
         for name, value in _numbers(logs).items():
             run, tag = ("validation", name[4:]) if name.startswith("val_") else ("train", name)
             if run not in self._writers:
-                self._writers[run] = tf.summary.create_file_writer(str(self._folder / run))
+                self._writers[run] = tf.summary.create_file_writer(os.fsencode(self._folder / run))
             with self._writers[run].as_default():
                 tf.summary.write(f"epoch_{tag}", tf.constant(value, tf.float32), epoch + 1, _SCALAR)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import keras
 
 from tfmp.checkpoints import Checkpoint
 from tfmp.distribute.control import FitControl
+from tfmp.runfolder import RunFolder
 from tfmp.train.snapshot import Snapshots
 from tfmp.train.writing import CheckpointWriter, Send
 
@@ -31,14 +31,14 @@ class CheckpointPolicy:
     """When and where to save.
 
     Attributes:
-        folder: Where checkpoints go.
+        folder: The run folder.
         enabled: Whether any are written.
         every_s: Seconds between two inside an epoch. 0: only at its end.
         chief: Whether this worker writes; its clock decides for all.
         facts: What identifies the run, saved along.
     """
 
-    folder: Path
+    folder: RunFolder
     enabled: bool
     every_s: float
     chief: bool
@@ -65,7 +65,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._policy = policy
         self._control = control
         self._send = send
-        self._writer = CheckpointWriter(policy.folder, send)
+        self._writer = CheckpointWriter(policy.folder.checkpoints, send)
         self._steps_per_epoch = steps_per_epoch
         self._clock = clock
         self._saved_s = clock()
@@ -94,6 +94,13 @@ class Checkpoints(keras.callbacks.Callback):
             self.finish()
             raise StopAgreed
 
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Save, and stop, if that was agreed: the epoch's steps are done, its validation is still to come."""
+        if self._control.stop_agreed:
+            self._save(self._epoch, self._steps_per_epoch)
+            self.finish()
+            raise StopAgreed
+
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save what the epoch came to."""
         self._save(epoch + 1, 0)
@@ -107,6 +114,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._saved_s = self._clock()
         if not policy.chief:
             return
+        policy.folder.require()
         checkpoint = Checkpoint(epoch, step, self._steps_per_epoch, arrays, {**policy.facts, **loop.facts(step)})
         told = {"epoch": epoch, "step": step, "global_step": checkpoint.global_step}
         self._send({"event": "saving", **told})
@@ -150,18 +158,17 @@ class TrainingLoop(keras.callbacks.CallbackList):
         self._resume = resume
         self._steps_per_epoch = steps_per_epoch
         self._history_so_far = history
+        self._trained: dict[str, Any] = {}
         for callback in callbacks:
             if isinstance(callback, Checkpoints):
                 callback.loop = self
 
     def facts(self, step: int) -> dict[str, Any]:
         """What a checkpoint holds beside variables. ``step`` is 0 at an epoch's end."""
-        control = self._control
-        epoch = {"loss_sum": control.loss_sum, "samples": control.samples, "logs": _plain(control.logs)}
         return {
             "stopped": bool(self.model.stop_training),
             "history": self._history_so_far,
-            "running": epoch if step else None,
+            "running": {**self._trained, "logs": _plain(self._trained["logs"])} if step else None,
             "callbacks": [{"class": type(one).__name__, "state": _remembered(one)} for one in self.callbacks],
             "variables": self.snapshots.names(),
         }
@@ -194,7 +201,10 @@ class TrainingLoop(keras.callbacks.CallbackList):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Tell the callbacks, unless it was done before."""
-        if not self._control.skipped:
+        control = self._control
+        # A validation starts to count anew: what the steps came to is kept for a checkpoint in the middle of it.
+        self._trained = {"loss_sum": control.loss_sum, "samples": control.samples, "logs": control.logs}
+        if not control.skipped:
             super().on_train_batch_end(batch, logs)
 
 

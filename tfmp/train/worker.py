@@ -153,7 +153,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     history = list(resume.facts["history"]) if resume else []
     callbacks = build_callbacks(config.training)
     if chief and config.run.tensorboard:
-        callbacks.append(TensorBoardFiles(folder.tensorboard))
+        callbacks.append(TensorBoardFiles(folder))
     callbacks.append(
         Progress(
             channel.send,
@@ -165,7 +165,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         )
     )
     policy = CheckpointPolicy(
-        folder=folder.checkpoints,
+        folder=folder,
         enabled=config.run.checkpoints,
         every_s=config.run.checkpoint_every_s,
         chief=chief,
@@ -210,6 +210,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     print(f"tfmp: worker {task.rank} weights_sha256 {digest}", flush=True)
     if chief:
         began = time.perf_counter()
+        folder.require()
         save_model(model, state, folder.model)
         channel.send({"event": "saved", "path": str(folder.model), "seconds": time.perf_counter() - began})
     channel.send({"event": "weights", "sha256": digest})

@@ -1,0 +1,72 @@
+"""`tfmp train` as the first process of a container (a PID namespace): it reaps, forwards, and leaves a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.test_train_faults import descendants_of, epochs_done, wait_until
+from tests.conftest import ROOT
+from tfmp.errors import EXIT_TERMINATED
+
+_UNSHARE = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
+
+
+def zombies_of(process: psutil.Process) -> list[psutil.Process]:
+    return [one for one in process.children() if one.status() == psutil.STATUS_ZOMBIE]
+
+
+def test_the_first_process_of_a_container_reaps_and_forwards(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("a PID namespace needs root")
+    if subprocess.run([*_UNSHARE, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no PID namespaces here")
+    folder = tmp_path / "run"
+    arguments = ("--workers", 2, "--epochs", 1000, "--set", "data.limit_train=5000", "--set",
+                 "data.limit_validation=100", "--run-dir", folder)  # fmt: skip
+    outer = subprocess.Popen(
+        [*_UNSHARE, "--", sys.executable, "-m", "tfmp", "train", *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+        env={**os.environ, "TFMP_TEST_MARKER": str(folder)},
+    )  # fmt: skip
+    try:
+        assert wait_until(lambda: epochs_done(folder) >= 1, 60)
+        (first,) = psutil.Process(outer.pid).children()
+        assert first.pid != 1
+        assert Path(f"/proc/{first.pid}/status").read_text().split("NSpid:")[1].split("\n")[0].split()[-1] == "1"
+
+        # As `docker exec` does: a process whose parent is gone when it ends.
+        orphan = subprocess.run(
+            ["nsenter", "-t", str(first.pid), "-p", "-m", "sh", "-c", "sleep 0.5 & echo $!"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert wait_until(lambda: any(one.name() == "sleep" for one in first.children()), 0.4), orphan.stdout
+        time.sleep(0.5)
+        assert wait_until(lambda: not zombies_of(first), 2)
+        assert not any(one.name() == "sleep" for one in first.children())
+
+        next(one for one in descendants_of(str(folder)) if one.name() == "tfmp-worker-1").kill()
+        assert wait_until(lambda: (folder / "events.jsonl").read_text().count('"event": "first_step"') == 4, 30)
+        assert zombies_of(first) == []
+
+        began_s = time.monotonic()
+        first.send_signal(signal.SIGTERM)
+        out, _ = outer.communicate(timeout=20)
+        assert time.monotonic() - began_s <= 6
+    finally:
+        outer.kill()  # and with it the whole namespace
+        outer.communicate()
+    assert outer.returncode == EXIT_TERMINATED, out
+    assert "interrupted by SIGTERM" in out
+    assert "Traceback" not in out
+    assert list((folder / "checkpoints").glob("step-*.npz"))
+    assert json.loads((folder / "summary.json").read_text())["status"] == "interrupted"
+    assert wait_until(lambda: not descendants_of(str(folder)), 1)
