@@ -93,6 +93,17 @@ def test_a_worker_that_raises_is_named_with_its_last_lines(tmp_path: Path) -> No
     assert not (tmp_path / "run" / "model.keras").exists()
 
 
+def test_a_callback_that_stops_one_worker_alone_is_named_soon(tmp_path: Path) -> None:
+    arguments = (*_SHORT, "--set", "training.validation_every=0", "--max-restarts", 3)
+    done = run_program("train", *arguments, *hook("worker_1_stops_alone"), "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "a callback of worker 1 stopped the training after step 1, worker 0 goes on" in done.err
+    assert "decide alike on all workers" in done.err
+    assert not re.search("cause of death|restarting|Traceback", done.err)
+    failure = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (failure["worker"], failure["cause"]) == (1, "error")
+
+
 def test_a_loss_that_is_no_number_stops_all_workers_at_the_same_step(tmp_path: Path) -> None:
     arguments = ("--set", "training.optimizer=sgd", "--set", "training.schedule=constant", "--learning-rate", "1e30")
     done = run_program("train", *_SHORT, *arguments, "--run-dir", tmp_path / "run")
