@@ -7,6 +7,7 @@ one does.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
@@ -26,23 +27,32 @@ def scratch_folder() -> Iterator[Path]:
         OSError: There is no place for temporary files.
     """
     _remove_abandoned(Path(tempfile.gettempdir()))
-    with tempfile.TemporaryDirectory(prefix=f"tfmp-{os.getpid()}-", ignore_cleanup_errors=True) as folder:
-        yield Path(folder)
+    # Under its name only once it is locked: from then on it is looked at by others.
+    unnamed = Path(tempfile.mkdtemp(prefix=".tfmp-"))
+    folder = unnamed.with_name(f"tfmp-{os.getpid()}-{unnamed.name.removeprefix('.tfmp-')}")
+    lock = os.open(unnamed, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):  # a file system without locks: nobody can tell, and nobody will remove it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        unnamed.rename(folder)
+        yield folder
+    finally:
+        for path in (folder, unnamed):
+            shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
 
 
 def _remove_abandoned(parent: Path) -> None:
+    """Remove the folders that nobody holds a lock of.
+
+    Not those of process ids that do not exist: a launcher in a container beside this one has a number of its own.
+    """
     for folder in parent.glob("tfmp-*-*"):
-        match = _NAME.fullmatch(folder.name)
         with suppress(OSError):
-            if match and folder.lstat().st_uid == os.getuid() and not _is_alive(int(match[1])):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+            if _NAME.fullmatch(folder.name) and folder.lstat().st_uid == os.getuid():
+                lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(folder, ignore_errors=True)
+                finally:
+                    os.close(lock)
