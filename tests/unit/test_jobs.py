@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +16,6 @@ from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.hints import known_hint
 from tfmp.jobs.meeting import compose_meeting, meeting_in, meeting_of_launchers, settle_collective
 from tfmp.jobs.outcome import Findings, describe_failure, failure_record, other_workers
-from tfmp.jobs.scratch import scratch_folder
 from tfmp.jobs.verdict import Evidence, judge
 from tfmp.launch.spec import GroupResult, WorkerExit
 
@@ -125,20 +122,3 @@ def test_workers_of_one_address_without_common_memory_take_the_ring(monkeypatch:
     with pytest.raises(UsageError, match="the collective shm is not possible: " + re.escape(reason)):
         settle_collective(plan, told, "shm", names)
     assert settle_collective(plan, compose_meeting(plan, ["x", "x"], [1, 2]), "auto", names) is plan
-
-
-def test_temporary_files_go_with_the_attempt_and_those_of_dead_launchers_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    abandoned, alive, other = (
-        tmp_path / name for name in (f"tfmp-{dead.pid}-abc", f"tfmp-{os.getppid()}-abc", "tfmp-mine-abc")
-    )
-    for folder in (abandoned, alive, other):
-        folder.mkdir()
-    with scratch_folder() as folder:
-        (folder / "left.py").write_text("")
-        assert folder.stat().st_mode & 0o777 == 0o700
-    assert sorted(tmp_path.iterdir()) == sorted([alive, other])

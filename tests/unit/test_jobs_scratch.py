@@ -45,21 +45,22 @@ def test_one_in_use_stays_whatever_its_process_id_and_an_abandoned_one_goes(temp
     )
     assert other.stdout is not None
     held = Path(other.stdout.readline().strip())
-    renamed = held.rename(held.with_name("tfmp-4194304-elsewhere"))  # beyond the largest process id
+    renamed = held.rename(held.with_name("tfmp-run-4194304-elsewhere"))  # beyond the largest process id
     with scratch_folder() as own:
         assert set(temporary.iterdir()) == {renamed, own}
     other.kill()
     other.communicate()
-    theirs = temporary / "not-tfmp-1-x"
-    theirs.mkdir()
+    theirs = {temporary / name for name in ("not-tfmp-run-1-x", "tfmp-run-mine-x", "tfmp-1-x")}
+    for folder in theirs:
+        folder.mkdir()
     with scratch_folder() as own:
-        assert set(temporary.iterdir()) == {own, theirs}
+        assert set(temporary.iterdir()) == {own, *theirs}
 
 
 def test_a_link_is_not_followed(temporary: Path) -> None:
     target = temporary / "precious"
     target.mkdir()
     (target / "file").write_text("x")
-    (temporary / "tfmp-1-link").symlink_to(target)
+    (temporary / "tfmp-run-1-link").symlink_to(target)
     with scratch_folder():
         assert (target / "file").exists()

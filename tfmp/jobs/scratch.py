@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-_NAME = re.compile(r"tfmp-(\d+)-\w+")
+_NAME = re.compile(r"tfmp-run-\d+-\w+")
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def scratch_folder() -> Iterator[Path]:
     _remove_abandoned(Path(tempfile.gettempdir()))
     # Under its name only once it is locked: from then on it is looked at by others.
     unnamed = Path(tempfile.mkdtemp(prefix=".tfmp-"))
-    folder = unnamed.with_name(f"tfmp-{os.getpid()}-{unnamed.name.removeprefix('.tfmp-')}")
+    folder = unnamed.with_name(f"tfmp-run-{os.getpid()}-{unnamed.name.removeprefix('.tfmp-')}")
     lock = os.open(unnamed, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with suppress(OSError):  # a file system without locks: nobody can tell, and nobody will remove it
@@ -47,7 +47,7 @@ def _remove_abandoned(parent: Path) -> None:
 
     Not those of process ids that do not exist: a launcher in a container beside this one has a number of its own.
     """
-    for folder in parent.glob("tfmp-*-*"):
+    for folder in parent.glob("tfmp-run-*"):
         with suppress(OSError):
             if _NAME.fullmatch(folder.name) and folder.lstat().st_uid == os.getuid():
                 lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
