@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -55,6 +56,16 @@ def test_one_in_use_stays_whatever_its_process_id_and_an_abandoned_one_goes(temp
         folder.mkdir()
     with scratch_folder() as own:
         assert set(temporary.iterdir()) == {own, *theirs}
+
+
+def test_old_meeting_places_of_dead_launchers_go(temporary: Path) -> None:
+    dead, living, young = (temporary / f"tfmp-{pid}-abc" for pid in (4194304, os.getpid(), 4194305))
+    for folder in (dead, living, young):
+        folder.mkdir()
+    for folder in (dead, living):
+        os.utime(folder, (0, 0))
+    with scratch_folder() as own:
+        assert set(temporary.iterdir()) == {own, living, young}
 
 
 def test_a_link_is_not_followed(temporary: Path) -> None:

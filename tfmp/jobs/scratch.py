@@ -12,11 +12,14 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _NAME = re.compile(r"tfmp-run-\d+-\w+")
+_MEETING = re.compile(r"tfmp-(\d+)-\w+")
+_OLD_S = 24 * 3600
 
 
 @contextmanager
@@ -45,14 +48,21 @@ def scratch_folder() -> Iterator[Path]:
 def _remove_abandoned(parent: Path) -> None:
     """Remove the folders that nobody holds a lock of.
 
-    Not those of process ids that do not exist: a launcher in a container beside this one has a number of its own.
+    Not those of process ids that do not exist: a launcher in a container beside this one has a number of its own. That
+    is all there is to go by for the meeting places of several launchers, so those must be old too.
     """
-    for folder in parent.glob("tfmp-run-*"):
+    for folder in parent.glob("tfmp-*-*"):
         with suppress(OSError):
-            if _NAME.fullmatch(folder.name) and folder.lstat().st_uid == os.getuid():
+            status = folder.lstat()
+            if status.st_uid != os.getuid():
+                continue
+            if _NAME.fullmatch(folder.name):
                 lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(lock)
+            elif (match := _MEETING.fullmatch(folder.name)) and time.time() - status.st_mtime > _OLD_S:
+                if not Path(f"/proc/{match[1]}").exists():
+                    shutil.rmtree(folder, ignore_errors=True)
