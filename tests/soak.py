@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import socket
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.conftest import run_program
 from tfmp.jobs.drill import parse_drill
 
 _STEPS = 10
+_SHARED = Path("/dev/shm")
 _WORKERS = 3
 _RUN = ("--workers", _WORKERS, "--epochs", 2, "--batch-size", 100, "--set", f"data.limit_train={100 * _STEPS}",
         "--set", "data.limit_validation=500", "--set", "training.validation_batch_size=100",
@@ -70,12 +71,22 @@ class Outcome:
         return f"{' '.join(words)}  {'same' if same else 'OTHER':<7} {left}{'' if good else '   <--'}", good
 
 
-def leftovers(folder: Path, shared_before: set[str]) -> Iterator[str]:
+def _mapped(path: Path) -> bool:
+    """Whether a living process uses it: then it is somebody else's, as all of the run have ended."""
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            if f"{path}\n" in maps.read_text(errors="replace"):
+                return True
+    return False
+
+
+def leftovers(folder: Path, shared_before: set[Path]) -> Iterator[str]:
     """What a run should not have left."""
     for pid, command in alive_with(f"TFMP_SOAK={folder}").items():
         yield f"process {pid} {command[:40]}"
-    for name in set(os.listdir("/dev/shm")) - shared_before:  # noqa: PTH208
-        yield f"/dev/shm/{name}"
+    for path in set(_SHARED.iterdir()) - shared_before:
+        if path.exists() and not _mapped(path):
+            yield str(path)
     for path in (*folder.rglob("*.tmp*"), *_temporary(folder).iterdir()):
         yield str(path.relative_to(folder.parent))
     for port in sorted(set(re.findall(r"127\.0\.0\.1:(\d+)", (folder / "events.jsonl").read_text()))):
@@ -94,7 +105,7 @@ def _temporary(folder: Path) -> Path:
 
 def run(folder: Path, drill: str | None) -> Outcome:
     """Train with a drill, or without."""
-    shared_before = set(os.listdir("/dev/shm"))  # noqa: PTH208
+    shared_before = set(_SHARED.iterdir())
     arguments = ("--drill", drill) if drill else ()
     _temporary(folder).mkdir()
     env = {"TFMP_SOAK": str(folder), "TMPDIR": str(_temporary(folder))}

@@ -74,15 +74,25 @@ def epochs_done(folder: Path) -> int:
     return len(metrics.read_text().splitlines()) if metrics.exists() else 0
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_killed_worker_ends_the_run_with_137_and_is_named(tmp_path: Path, rank: int) -> None:
-    done = run_program("train", *_SHORT, *hook(f"worker_{rank}_is_killed"), "--run-dir", tmp_path / "run")
+@pytest.mark.parametrize(("rank", "restarts"), [(0, 0), (1, 1)])
+def test_a_worker_that_is_killed_each_time_ends_the_run_with_137(tmp_path: Path, rank: int, restarts: int) -> None:
+    arguments = (*_SHORT, *hook(f"worker_{rank}_is_killed"), "--max-restarts", restarts)
+    done = run_program("train", *arguments, "--run-dir", tmp_path / "run")
     assert done.code == 137
     assert f"worker {rank} failed: signal 9 (SIGKILL)" in done.err
     assert "out-of-memory" in done.err
+    assert ("restart 1 of 1" in done.err, "the restart is used up" in done.err) == (restarts == 1, restarts == 1)
     failure = json.loads((tmp_path / "run" / "failure.json").read_text())
     assert (failure["worker"], failure["signal"], failure["exit_code"]) == (rank, "SIGKILL", 137)
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["status"] == "failed"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert (summary["status"], summary["restarts"]) == ("failed", restarts)
+
+
+def test_sigterm_to_a_worker_ends_a_run_without_restarts_and_is_named(tmp_path: Path) -> None:
+    done = run_program("train", *_SHORT, "--drill", "term:1@step=1", "--run-dir", tmp_path / "run")
+    assert done.code == 143
+    assert "error: worker 1 failed: it was asked to leave by signal 15 (SIGTERM), and left" in done.err
+    assert "taken along: worker 0" in done.err
 
 
 def test_a_worker_that_raises_is_named_with_its_last_lines(tmp_path: Path) -> None:
@@ -91,6 +101,17 @@ def test_a_worker_that_raises_is_named_with_its_last_lines(tmp_path: Path) -> No
     assert "worker 1 failed" in done.err
     assert "  | RuntimeError: the disk of worker 1 is on fire" in done.err
     assert not (tmp_path / "run" / "model.keras").exists()
+
+
+def test_a_callback_that_stops_one_worker_alone_is_named_soon(tmp_path: Path) -> None:
+    arguments = (*_SHORT, "--set", "training.validation_every=0", "--max-restarts", 3)
+    done = run_program("train", *arguments, *hook("worker_1_stops_alone"), "--run-dir", tmp_path / "run")
+    assert done.code == 1
+    assert "a callback of worker 1 stopped the training after step 1, worker 0 goes on" in done.err
+    assert "decide alike on all workers" in done.err
+    assert not re.search("cause of death|restarting|Traceback", done.err)
+    failure = json.loads((tmp_path / "run" / "failure.json").read_text())
+    assert (failure["worker"], failure["cause"]) == (1, "error")
 
 
 def test_a_loss_that_is_no_number_stops_all_workers_at_the_same_step(tmp_path: Path) -> None:
@@ -120,6 +141,33 @@ def test_sigterm_ends_the_run_with_143_and_leaves_nothing(tmp_path: Path) -> Non
     assert epochs_done(folder) >= 1, "what was trained stays on record"
 
 
+def hold_while_connecting(folder: Path) -> None:
+    """Stop worker 1 as soon as there is one: the other builds its strategy, and waits for it in C++."""
+
+    def found() -> list[psutil.Process]:
+        return [one for one in descendants_of(str(folder)) if one.name() == "tfmp-worker-1"]
+
+    assert wait_until(lambda: bool(found()), 60)
+    found()[0].suspend()
+    time.sleep(0.5)
+    assert '"event": "ready"' not in (folder / "events.jsonl").read_text()
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stop_while_workers_connect_and_one_is_frozen(tmp_path: Path, signum: int, code: int) -> None:
+    folder = tmp_path / "run"
+    with running(folder, *_LONG) as process:
+        hold_while_connecting(folder)
+        began_s = time.monotonic()
+        process.send_signal(signum)
+        out, _ = process.communicate(timeout=20)
+        assert time.monotonic() - began_s <= 5
+    assert process.returncode == code
+    assert f"interrupted by {signal.Signals(signum).name}" in out
+    assert "Traceback" not in out
+    assert wait_until(lambda: not descendants_of(str(folder)), 1)
+
+
 @pytest.mark.parametrize("moment", ["importing", "connecting", "training"])
 @pytest.mark.parametrize("victims", ["launcher", "helper", "both"])
 def test_kill_9_leaves_no_orphan_and_the_next_run_starts(tmp_path: Path, victims: str, moment: str) -> None:
@@ -133,11 +181,7 @@ def test_kill_9_leaves_no_orphan_and_the_next_run_starts(tmp_path: Path, victims
             assert wait_until(lambda: len(processes()) >= 2, 20)
             time.sleep(0.5)
         elif moment == "connecting":
-            # Worker 1 is stopped as soon as there is one: the other builds its strategy, and waits for it in C++.
-            assert wait_until(lambda: any(one.name() == "tfmp-worker-1" for one in processes()), 60)
-            next(one for one in processes() if one.name() == "tfmp-worker-1").suspend()
-            time.sleep(0.5)
-            assert '"event": "ready"' not in (folder / "events.jsonl").read_text()
+            hold_while_connecting(folder)
         else:
             assert wait_until(lambda: any((folder / "checkpoints").glob("step-*.npz")), 60)
         helper = next(one for one in processes() if one.ppid() == process.pid)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,16 @@ _RUN = ("--workers", 2, "--epochs", 2, "--batch-size", 100, "--set", "data.limit
 
 def drill(fault: str) -> tuple[str, str]:
     return ("--drill", fault)
+
+
+def two_free_ports() -> int:
+    """The first of two ports in a row that nobody listens on."""
+    while True:
+        with socket.socket() as first, socket.socket() as second, suppress(OSError):
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            second.bind(("127.0.0.1", port + 1))
+            return port
 
 
 @pytest.fixture
@@ -50,8 +62,13 @@ def assert_as_good_as(run: Run, whole: Run, restarts: int = 1) -> None:
 def test_a_killed_worker_costs_the_steps_since_the_checkpoint_and_nothing_else(
     trained: Callable[..., Run], whole: Run
 ) -> None:
-    run = trained(*_RUN, *drill("kill:1@step=14"))
+    ports = ("--base-port", two_free_ports(), "--set", "cluster.private_network=off")  # the same ones again, at once
+    run = trained(*_RUN, *drill("kill:1@step=14"), *ports)
     assert_as_good_as(run, whole)
+    starts = [one["plan"]["workers"] for one in run.events if one["event"] == "start"]
+    assert [[worker["address"] for worker in workers] for workers in starts] == [
+        [f"127.0.0.1:{ports[1]}", f"127.0.0.1:{ports[1] + 1}"]
+    ] * 2
     restart = event(run, "restart")
     assert (restart["cause"], restart["culprits"]) == ("signal", [1])
     # Worker 1 dies after step 14, when the chief may have saved that or not. A step of the last 0.1 s may be untold.

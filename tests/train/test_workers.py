@@ -165,3 +165,11 @@ def test_shared_memory_and_the_ring_sum_the_same(trained: Callable[..., Run]) ->
     assert ring.summary["collective"] == "ring"
     assert difference(shared, ring) <= 1e-5
     assert ring.summary["val_accuracy"] == pytest.approx(shared.summary["val_accuracy"], abs=0.005)
+
+
+def test_two_hundred_steps_on_two_replicas_stay_finite(trained: Callable[..., Run]) -> None:
+    run = trained("--strategy", "mirrored", "--devices", 2, "--steps-per-epoch", 200, "--epochs", 1,
+                  "--set", "data.limit_validation=1000")  # fmt: skip
+    assert (run.metrics[0]["step"], run.summary["replicas"]) == (200, 2)
+    assert 0.0 < run.metrics[0]["loss"] < 1.0
+    assert run.summary["val_accuracy"] > 0.85

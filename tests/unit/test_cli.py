@@ -170,14 +170,15 @@ def test_a_run_folder_is_never_overwritten(inside: Callable[..., Done], tmp_path
     assert [path.name for path in sorted(tmp_path.iterdir())] == ["config.yaml", "file"]
 
 
-def test_a_taken_base_port_is_named(inside: Callable[..., Done]) -> None:
+@pytest.mark.parametrize("worker", [0, 1])
+def test_a_taken_base_port_is_named(inside: Callable[..., Done], worker: int) -> None:
     import socket
 
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port: Any = taken.getsockname()[1]
-        done = inside("train", "--workers", 1, "--base-port", port)
+        done = inside("train", "--workers", worker + 1, "--base-port", port - worker)
     assert done.code == 2
     assert str(port) in done.err
     assert "in use" in done.err

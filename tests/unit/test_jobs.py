@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Mapping
@@ -17,7 +16,6 @@ from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.hints import known_hint
 from tfmp.jobs.meeting import compose_meeting, meeting_in, meeting_of_launchers, settle_collective
 from tfmp.jobs.outcome import Findings, describe_failure, failure_record, other_workers
-from tfmp.jobs.scratch import in_use, scratch_folder
 from tfmp.jobs.verdict import Evidence, judge
 from tfmp.launch.spec import GroupResult, WorkerExit
 
@@ -124,27 +122,3 @@ def test_workers_of_one_address_without_common_memory_take_the_ring(monkeypatch:
     with pytest.raises(UsageError, match="the collective shm is not possible: " + re.escape(reason)):
         settle_collective(plan, told, "shm", names)
     assert settle_collective(plan, compose_meeting(plan, ["x", "x"], [1, 2]), "auto", names) is plan
-
-
-def test_temporary_files_go_with_the_attempt_and_those_of_dead_launchers_with_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether the others live is told by their locks: processes of another container have no ids here."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    unseen_pid = 2**22 + 1
-    dead, alive, young, old, other = (
-        tmp_path / name
-        for name in (f"tfmp-{os.getpid()}-a", f"tfmp-{unseen_pid}-b", "tfmp-1-c", "tfmp-1-d", "tfmp-mine-e")
-    )
-    for folder in (dead, alive, young, old, other):
-        folder.mkdir()
-    with in_use(dead):
-        pass
-    os.utime(old, (1, 1))
-    os.utime(other, (1, 1))
-    with in_use(alive), in_use(alive), scratch_folder() as folder:
-        (folder / "left.py").write_text("")
-        assert folder.stat().st_mode & 0o777 == 0o700
-        with scratch_folder():
-            assert (folder / "left.py").exists()
-    assert sorted(tmp_path.iterdir()) == sorted([alive, young, other])

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tfmp.jobs.autopsy import Autopsy, examine
+from tfmp.jobs.parting import Parting
 from tfmp.jobs.verdict import Evidence, Verdict, judge
 from tfmp.launch import osproc
 from tfmp.launch.channel import EXCEPTION
@@ -57,6 +58,7 @@ class Attempt:
         self._errors: dict[int, Mapping[str, Any]] = {}
         self._exceptions: dict[int, tuple[str, str]] = {}
         self._asked: set[int] = set()
+        self._parting = Parting()
 
     @property
     def ran_s(self) -> float:
@@ -90,11 +92,19 @@ class Attempt:
             self._exceptions[rank] = (str(event["type"]), str(event["message"]))
         elif kind == "stopped" and event["asked"]:
             self._asked.add(rank)
+        elif kind == "stops":
+            self._parting.stops(rank, int(event["global_step"]), now_s)
 
     def on_tick(self, control: GroupControl) -> None:
         """Look at the workers; stop them if they hang, once it is known where."""
         pids = control.pids
         self.memory.look(pids)
+        if self._parting.is_due(self._clock(), pids):
+            for rank in pids:
+                control.signal(rank, signal.SIGUSR1)
+        elif self._parting.asked and (error := self._parting.examine(self._clock(), control.stacks())):
+            self._errors.update(error)
+            control.stop("a worker stopped training alone")
         if self._hang is not None:
             if self.autopsy is None and self._clock() - self._hang_s >= _STACKS_WAIT_S:
                 self.autopsy = examine(self._hang, control.stacks())
@@ -124,7 +134,7 @@ class Attempt:
                 error=self._errors.get(one.rank),
                 exception=self._exceptions.get(one.rank),
                 asked_to_leave=one.rank in self._asked,
-                stands_still=one.rank in odd,
+                stands_still=one.rank in odd or one.rank in self._parting.alone,
                 stopped=one.rank in stopped,
                 tail=result.tail(one.rank),
                 step=self._steps.get(one.rank),

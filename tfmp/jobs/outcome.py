@@ -58,8 +58,8 @@ class Findings:
 
 
 def ended_silently(evidence: Evidence) -> bool:
-    """Whether a worker needs a death certificate."""
-    return evidence.exit.signal in _SILENT_SIGNALS
+    """Whether a worker needs a death certificate. (One that stood still was killed by tfmp.)"""
+    return evidence.exit.signal in _SILENT_SIGNALS and not evidence.stands_still
 
 
 def describe_failure(findings: Findings, plan: Plan) -> TfmpError:
@@ -90,12 +90,12 @@ def short(findings: Findings) -> str:
     verdict, culprit = findings.verdict, findings.verdict.culprit
     if culprit is None:
         return findings.result.problem or "the run failed"
+    if culprit.error is not None:
+        return f"worker {culprit.rank} failed: {culprit.error['what']}"
     if culprit.stands_still:
         problem = findings.result.problem or "no step has finished"
         names = ", ".join(map(str, verdict.culprits))
         return problem if culprit.stopped else f"{problem}: worker {names} is not where the others are"
-    if culprit.error is not None:
-        return f"worker {culprit.rank} failed: {culprit.error['what']}"
     if culprit.asked_to_leave:
         return f"worker {culprit.rank} failed: it was asked to leave by signal 15 (SIGTERM), and left"
     if culprit.exception is not None and culprit.exit.signal is None:

@@ -44,7 +44,8 @@ def in_use(folder: Path) -> Iterator[None]:
     """Keep other launchers from removing the folder; several may use one."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with suppress(OSError):  # a file system without locks: nobody can tell, and nobody will remove it
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
     finally:
         os.close(descriptor)

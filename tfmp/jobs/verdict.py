@@ -182,10 +182,10 @@ def _cause(culprit: Evidence | None, evidence: Sequence[Evidence], result: Group
         if result.helper_lost:
             return "helper"
         return "start" if result.not_ready else "hang"
-    if culprit.stands_still:
-        return "signal" if culprit.stopped else "hang"
     if culprit.error is not None:
         return "error"
+    if culprit.stands_still:
+        return "signal" if culprit.stopped else "hang"
     if culprit.asked_to_leave:
         return "preempted"
     if culprit.exit.signal is not None and culprit.exit.signal not in _CRASHES:

@@ -70,6 +70,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._clock = clock
         self._saved_s = clock()
         self._epoch = 0
+        self._end_told = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start the clock."""
@@ -93,6 +94,7 @@ class Checkpoints(keras.callbacks.Callback):
         if control.stop_agreed:
             self.finish()
             raise StopAgreed
+        self._tell_of_the_end(self._epoch, control.steps)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Save, and stop, if that was agreed: the epoch's steps are done, its validation is still to come."""
@@ -104,6 +106,14 @@ class Checkpoints(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Save what the epoch came to."""
         self._save(epoch + 1, 0)
+        if epoch + 1 < self.params["epochs"]:
+            self._tell_of_the_end(epoch + 1, 0)
+
+    def _tell_of_the_end(self, epoch: int, step: int) -> None:
+        """Tell the launcher that a callback has ended the training: it knows whether the other workers end it too."""
+        if self.model.stop_training and not self._end_told:
+            self._end_told = True
+            self._send({"event": "stops", "global_step": epoch * self._steps_per_epoch + step})
 
     def _save(self, epoch: int, step: int) -> None:
         loop, policy = self.loop, self._policy

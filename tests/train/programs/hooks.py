@@ -53,7 +53,11 @@ def chief_is_slow_to_save() -> keras.callbacks.Callback:
     class Slow(keras.callbacks.Callback):
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
             if _rank() == 0:
-                time.sleep(15)
+                time.sleep(9)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            if _rank() == 0:
+                time.sleep(6)
 
     return Slow()
 
@@ -65,3 +69,12 @@ def shows_environment() -> keras.callbacks.Callback:
             print("environment", json.dumps({name: os.environ.get(name) for name in names}), file=sys.stderr)
 
     return Show()
+
+
+def worker_1_stops_alone() -> keras.callbacks.Callback:
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if _rank() == 1:
+                self.model.stop_training = True
+
+    return Stop()
