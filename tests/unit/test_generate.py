@@ -39,12 +39,13 @@ SLURM = """\
 #SBATCH --requeue
 
 export PYTHONUNBUFFERED=1
+trap 'exit 143' TERM
 for attempt in 0 1; do
     code=0
     srun --kill-on-bad-exit=1 --cpus-per-task=2 \\
         tfmp worker /a/my.yaml --set 'run.name=a b' --run-dir "runs/my-$SLURM_JOB_ID" --resume || code=$?
     case $code in
-        0|2|130|143) exit $code ;;
+        0|2) exit $code ;;
     esac
 done
 exit $code
@@ -159,7 +160,7 @@ def test_a_batch_script() -> None:
 
 @pytest.mark.parametrize(
     ("codes", "expected", "attempts"),
-    [("0", 0, 1), ("138 0", 0, 2), ("138 137 1", 1, 3), ("2", 2, 1), ("143", 143, 1)],
+    [("0", 0, 1), ("138 0", 0, 2), ("138 137 1", 1, 3), ("2", 2, 1), ("143 0", 0, 2)],
 )
 def test_a_batch_script_starts_the_group_again_where_that_may_help(
     tmp_path: Path, codes: str, expected: int, attempts: int
@@ -174,6 +175,16 @@ def test_a_batch_script_starts_the_group_again_where_that_may_help(
     done = subprocess.run(["bash"], input=script, text=True, capture_output=True, env=env)
     assert (done.returncode, done.stderr) == (expected, "")
     assert len((tmp_path / "calls").read_text()) == attempts
+
+
+def test_a_batch_script_that_is_told_to_stop_starts_nothing_more(tmp_path: Path) -> None:
+    srun = tmp_path / "srun"
+    srun.write_text(f'#!/bin/bash\necho >>"{tmp_path}/calls"\nkill $PPID\nsleep 0.3\nexit 143\n')
+    srun.chmod(0o755)
+    env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SLURM_JOB_ID": "7"}
+    done = subprocess.run(["bash"], input=slurm(Deployment("my", 2, "")), text=True, capture_output=True, env=env)
+    assert done.returncode == 143
+    assert len((tmp_path / "calls").read_text()) == 1
 
 
 def test_a_job_of_kubernetes_lets_only_its_pods_reach_each_other(generate: Generate, tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from tfmp.deploy.deployment import Deployment, heading, shell_words
 
 FILE_NAME = "job.sbatch"
 
-#: Exit codes after which another attempt would end the same way, or is not wanted: usage, Ctrl-C, SIGTERM.
-_FINAL = "2|130|143"
+#: After success, and wrong usage, another attempt would end the same way. 143 says nothing: srun ends the tasks of a
+#: failed group by SIGTERM, and returns the highest of their codes. A stop is heard by the script itself.
+_FINAL = "0|2"
 
 
 def slurm(deployment: Deployment, file: str = FILE_NAME) -> str:
@@ -47,12 +48,13 @@ def slurm(deployment: Deployment, file: str = FILE_NAME) -> str:
         "#SBATCH --requeue",
         "",
         "export PYTHONUNBUFFERED=1",
+        "trap 'exit 143' TERM",
         f"for attempt in {attempts}; do",
         "    code=0",
         f"    srun --kill-on-bad-exit=1 --cpus-per-task={one.cpus} \\",
         f"        {shell_words(words)} || code=$?",
         "    case $code in",
-        f"        0|{_FINAL}) exit $code ;;",
+        f"        {_FINAL}) exit $code ;;",
         "    esac",
         "done",
         "exit $code",
