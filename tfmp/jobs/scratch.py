@@ -63,6 +63,7 @@ def _remove_abandoned(parent: Path) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
                 finally:
                     os.close(lock)
-            elif (match := _MEETING.fullmatch(folder.name)) and time.time() - status.st_mtime > _OLD_S:
-                if not Path(f"/proc/{match[1]}").exists():
+            elif match := _MEETING.fullmatch(folder.name):
+                old = time.time() - status.st_mtime > _OLD_S
+                if old and not Path(f"/proc/{match[1]}").exists():
                     shutil.rmtree(folder, ignore_errors=True)
