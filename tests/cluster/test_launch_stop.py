@@ -29,6 +29,14 @@ def forking() -> Iterator[Zygote]:
         yield zygote
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hangup() -> Iterator[None]:
+    """As in a terminal: under nohup, which is respected, SIGHUP would do nothing."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.fixture
 def case(tmp_path: Path) -> Iterator[Case]:
     case = Case(tmp_path)
