@@ -30,7 +30,7 @@ def seconds_to_first_step(workers: int) -> float:
 
 
 def seconds_to_accuracy(accuracy: float) -> float:
-    """Of ``tfmp train`` with two workers and its default settings, from Enter to the end of the first epoch with that accuracy."""
+    """Of ``tfmp train`` with two workers and default settings: from Enter to the end of the first epoch with it."""
     with tempfile.TemporaryDirectory() as scratch:
         began = time.time()
         _wait(_start(scratch, "--workers", "2", "--epochs", "5", "--learning-rate", "0.008"))
