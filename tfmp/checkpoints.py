@@ -14,15 +14,18 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Any
 
 from tfmp.errors import TfmpError
 from tfmp.runfolder import written_whole
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+else:
+    # The command line asks for nothing but the names of files; numpy is imported where arrays are.
+    Array = Any
 
 FORMAT = 1
 KEPT = 2
@@ -74,6 +77,8 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
         "steps_per_epoch": checkpoint.steps_per_epoch,
         **checkpoint.facts,
     }
+    import numpy as np
+
     text = np.frombuffer(json.dumps(facts).encode(), np.uint8)
     arrays = [np.asarray(array) for array in checkpoint.arrays]
     digest = np.frombuffer(_digest(text, arrays), np.uint8)
@@ -94,6 +99,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     Raises:
         DamagedCheckpointError: It is cut off, changed, or of a newer format.
     """
+    import numpy as np
+
     try:
         with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as archive:
             text, digest = archive["facts"], archive["sha256"].tobytes()
@@ -134,6 +141,8 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _digest(facts: Array, arrays: Sequence[Array]) -> bytes:
+    import numpy as np
+
     digest = hashlib.sha256(facts.tobytes())
     for array in arrays:
         digest.update(f"{array.dtype.str} {array.shape}".encode())
