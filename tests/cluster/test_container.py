@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,12 @@ _UNSHARE = ("unshare", "--fork", "--pid", "--mount-proc", "--kill-child")
 
 
 def zombies_of(process: psutil.Process) -> list[psutil.Process]:
-    return [one for one in process.children() if one.status() == psutil.STATUS_ZOMBIE]
+    found = []
+    for one in process.children():
+        with suppress(psutil.NoSuchProcess):  # gone since it was listed
+            if one.status() == psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
 
 
 def name_of(process: psutil.Process) -> str | None:
