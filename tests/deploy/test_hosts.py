@@ -77,11 +77,12 @@ def _training(prefix: str, folder: Path) -> Iterator[list[Launcher]]:
         yield group
 
 
-def _all_but(group: list[Launcher], lost: int, code: int, within_s: float) -> list[Launcher]:
+def _all_but(group: list[Launcher], lost: int, code: int | set[int], within_s: float) -> list[Launcher]:
     """The others, which have ended with this code within so many seconds, and say which worker and where."""
     began = time.monotonic()
     survivors = [launcher for host, launcher in enumerate(group) if host != lost]
-    assert [launcher.wait(within_s) for launcher in survivors] == [code, code], "\n".join(one.text for one in group)
+    codes = {launcher.wait(within_s) for launcher in survivors}
+    assert codes <= (code if isinstance(code, set) else {code}), "\n".join(one.text for one in group)
     assert time.monotonic() - began < within_s
     for launcher in survivors:
         assert f"where: worker {lost} ({_ADDRESSES[lost]})" in launcher.text
@@ -120,12 +121,13 @@ def test_a_link_that_is_cut_for_twelve_seconds_costs_the_wait_only(prefix: str, 
     [
         ("worker process", signal.SIGKILL, 137, "worker 1 failed: signal 9 (SIGKILL), after step "),
         ("launcher", signal.SIGKILL, 138, "worker 1 is gone: its launcher ended without a word"),
-        ("worker process", signal.SIGSTOP, 1, "worker 1 is stopped (SIGSTOP), and the others wait"),
+        # Its own launcher sees it, or the group's leader: by the words of whichever is first.
+        ("worker process", signal.SIGSTOP, {1, 138}, "worker 1 is stopped"),
         ("launcher", signal.SIGSTOP, 138, "worker 1 is lost: nothing heard from it for"),
     ],
 )
 def test_a_worker_that_is_killed_or_frozen_is_named_by_the_others(
-    prefix: str, tmp_path: Path, which: str, signum: int, code: int, words: str
+    prefix: str, tmp_path: Path, which: str, signum: int, code: int | set[int], words: str
 ) -> None:
     with _training(prefix, tmp_path) as group:
         if which == "launcher":
