@@ -105,7 +105,7 @@ def command(
         flags["flag_workers"] = [part.strip() for part in flags["flag_workers"].split(",")]
     resolved = resolve_settings(config, sets, flags, _FLAGS)
     from tfmp.jobs import worker as job
-    from tfmp.jobs.run import TrainOptions
+    from tfmp.jobs.options import TrainOptions
 
     common = TrainOptions(given, live=not no_live, verbosity=level, started_s=STARTED_S, resume=resume)
     options = job.WorkerOptions(index, source, arguments, common)

@@ -5,28 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
 from tfmp.jobs.attempt import Attempt
-from tfmp.jobs.console import Console
 from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.meeting import Meeting, meeting_in
+from tfmp.jobs.options import TrainOptions
 from tfmp.jobs.outcome import Findings, describe_failure, disagree, ended_silently, failure_record, other_workers
 from tfmp.jobs.planning import worker_payload
 from tfmp.jobs.saying import complain, say
 from tfmp.jobs.scratch import scratch_folder
+from tfmp.jobs.watching import OnEvent, OnTick, Watcher
 from tfmp.launch.runner import GroupControl, run_group
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
-from tfmp.launch.zygote import NOT_ASKED
 from tfmp.launch.zygote_client import Zygote
 from tfmp.report.numbers import count
 from tfmp.report.recorder import Recorder
 from tfmp.report.summary import print_rows, summary_rows
-from tfmp.report.view import PlainView, make_view
 from tfmp.runfolder import RunFolder, write_json
 
 if TYPE_CHECKING:
@@ -41,31 +39,6 @@ PRELOAD = ("tensorflow", "keras", "tfmp.train.preload")
 #: For peers of a failed worker to report failures of their own, and to end.
 _SETTLE_S = 0.4
 _FAILURE_GRACE_S = 0.2
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """What the command line says beside the configuration.
-
-    Attributes:
-        config_file: The configuration file, if one was given: it names the run.
-        live: Whether a live display is wanted on a terminal.
-        verbosity: -1 quiet, 0 normal, 1 everything.
-        started_s: Wall clock when the command was entered.
-        resume: Go on with the run in the run folder, if it holds one.
-        drills: Faults to commit on purpose in the first attempt.
-        tee: Show every line that the workers print, as their logs have it.
-        log_workers: Ranks whose lines are shown; ``None``: all.
-    """
-
-    config_file: Path | None = None
-    live: bool = True
-    verbosity: int = 0
-    started_s: float = 0.0
-    resume: bool = False
-    drills: tuple[str, ...] = ()
-    tee: bool = False
-    log_workers: frozenset[int] | None = None
 
 
 class Run:
@@ -99,7 +72,7 @@ class Run:
         self._point: ResumePoint | None = None
         self._drills = [parse_drill(text, len(self._local)) for text in options.drills]
         self._last_steps: dict[int, Any] = {}
-        self._network_said = False
+        self._helper_noted = False
         self._hidden_lines = 0
 
     @property
@@ -118,7 +91,6 @@ class Run:
         self._plan = plan or self._plan
         self._local = [worker for worker in self._plan.workers if worker.local]
         self.number = self._folder.next_attempt()
-        self._last_steps.clear()
         self._folder.failure.unlink(missing_ok=True)  # of the attempt before: this one has not failed
         self.recorder.new_attempt(point.checkpoint.facts["history"] if point and self._is_chief else ())
 
@@ -128,8 +100,8 @@ class Run:
         *,
         announce: str,
         on_ready: Callable[[], None] | None = None,
-        on_event: Callable[[int, dict[str, Any]], None] | None = None,
-        on_tick: Callable[[GroupControl], None] | None = None,
+        on_event: OnEvent | None = None,
+        on_tick: OnTick | None = None,
         tick_s: float = 0.25,
         inbox: SignalInbox | None = None,
     ) -> GroupResult:
@@ -144,57 +116,23 @@ class Run:
             tick_s: Seconds between two calls of it.
             inbox: See :func:`tfmp.launch.runner.run_group`.
         """
-        self.attempt = attempt = self._new_attempt()
-        plan, recorder = self._plan, self.recorder
-        view = make_view(
-            live=self._options.live,
-            epochs=plan.epochs,
-            steps_per_epoch=plan.batch.steps_per_epoch,
-            workers=len(self._local),
-            verbosity=self._options.verbosity,
-        )
+        self.attempt = self._new_attempt()
+        watcher = Watcher(self._plan, self.recorder, self.attempt, self._options, self._config.cluster.private_network)
+        self._last_steps = watcher.last_steps
         from_step = self._point.checkpoint.global_step if self._point else 0
-        facts = {"attempt": self.number, "from_step": from_step, "workers": len(plan.workers)}
-        recorder.note("start", **facts, plan=plan.to_json())
-        view.say(announce)
-
-        def show(rank: int, stream: str, text: str) -> None:
-            if self._options.tee:
-                view.say(f"[worker {rank}] {text}")
-            else:
-                view.on_line(rank, stream, text)
-
-        console = Console(
-            show,
-            recorder.leaving,
-            everything=self._options.verbosity > 0,
-            tee=self._options.tee,
-            ranks=self._options.log_workers,
-        )
+        facts = {"attempt": self.number, "from_step": from_step, "workers": len(self._plan.workers)}
+        self.recorder.note("start", **facts, plan=self._plan.to_json())
+        watcher.say(announce)
 
         def take_event(rank: int, event: dict[str, Any]) -> None:
-            recorder.on_event(rank, event)
-            console.on_event(rank, event)
-            attempt.on_event(rank, event)
-            if event.get("event") == "progress":
-                self._last_steps[rank] = {"epoch": event["epoch"], "step": event["step"]}
-            if event.get("event") == "checkpoint_failed":
-                view.say(
-                    f"warning: no checkpoint at step {event['global_step']:,}: {event['reason']}; training goes on"
-                )
-            if event.get("event") == "ready" and len(recorder.ready) == len(self._local) and on_ready is not None:
-                on_ready()
-            # Logs are equal on all workers: where rank 0 is elsewhere, another tells of the same progress.
-            view.on_event(rank if self._is_chief else rank - self._local[0].rank, event)
+            watcher.on_event(rank, event, on_ready)
             if on_event is not None:
                 on_event(rank, event)
 
         def tick(control: GroupControl) -> None:
-            if not self._network_said and zygote.ready is not None:
-                self._network_said = True
-                self._note_helper(zygote, view)
-            view.tick()
-            attempt.on_tick(control)
+            self._helper_noted = self._helper_noted or watcher.note_helper(zygote)
+            watcher.tick()
+            self.attempt.on_tick(control)
             if on_tick is not None:
                 on_tick(control)
 
@@ -204,7 +142,7 @@ class Run:
                     zygote,
                     self._specs(scratch),
                     on_event=take_event,
-                    on_line=console.on_line,
+                    on_line=watcher.on_line,
                     on_tick=tick,
                     grace_period_s=self._config.run.grace_period_s,
                     # Nothing is saved after a failure, and a peer that waits in a collective does not hear SIGTERM.
@@ -215,8 +153,8 @@ class Run:
                     inbox=inbox,
                 )
         finally:
-            self._hidden_lines += console.hidden
-            view.close()
+            self._hidden_lines += watcher.hidden_lines
+            watcher.close()
 
     def finish(self, result: GroupResult) -> int:
         """Say how a run whose workers are all here ended, and record it; return the exit code."""
@@ -301,19 +239,6 @@ class Run:
             else:
                 say(f"done: the run folder is with worker 0; logs of this worker: {self._folder.path}")
         return EXIT_OK
-
-    def _note_helper(self, zygote: Zygote, view: PlainView) -> None:
-        ready = zygote.ready
-        if ready is None:
-            return
-        self.recorder.note("helper_ready", import_s=ready.import_s, private_network=ready.private_network)
-        # Workers of several hosts have no private network to miss.
-        if ready.network_note and self._plan.strategy != "mirrored" and len(self._local) == len(self._plan.workers):
-            wanted = self._config.cluster.private_network
-            reason = "the run has code of your own, which may need the network" if wanted == "auto" else "as asked"
-            if ready.network_note != NOT_ASKED:
-                reason = ready.network_note
-            view.say(f"note: the workers' network is not private: {reason} (cluster.private_network)")
 
     def _specs(self, scratch: Path) -> list[WorkerSpec]:
         plan, folder = self._plan, self._folder

@@ -14,6 +14,7 @@ from tfmp.jobs.drill import parse_drill
 from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
 from tfmp.jobs.lasting import lasting_output
+from tfmp.jobs.options import TrainOptions
 from tfmp.jobs.planning import Machine, local_port_count, plan_local_run
 from tfmp.jobs.resume import (
     check_same_run,
@@ -24,7 +25,7 @@ from tfmp.jobs.resume import (
     same_collective,
     take_over,
 )
-from tfmp.jobs.run import PRELOAD, Run, TrainOptions
+from tfmp.jobs.run import PRELOAD, Run
 from tfmp.jobs.saying import be_quiet, headline, print_plan, say
 from tfmp.launch.ports import HeldPorts, hold_ports
 from tfmp.launch.restarts import RestartPolicy

@@ -32,6 +32,7 @@ from tfmp.jobs.group import TICK_S, GroupWatch, Interrupted, gather, leave_after
 from tfmp.jobs.group_resume import GoingOn, find_earlier, finished_message, told_point
 from tfmp.jobs.lasting import lasting_output
 from tfmp.jobs.meeting import compose_meeting, meeting_of_launchers, place_of_memory, settle_collective
+from tfmp.jobs.options import TrainOptions
 from tfmp.jobs.place import (
     Place,
     commands,
@@ -44,7 +45,7 @@ from tfmp.jobs.place import (
 )
 from tfmp.jobs.planning import Machine, plan_cluster_run
 from tfmp.jobs.resume import nothing_left, take_over
-from tfmp.jobs.run import PRELOAD, Run, TrainOptions
+from tfmp.jobs.run import PRELOAD, Run
 from tfmp.jobs.saying import be_quiet, complain, headline, print_plan, say
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import signal_name

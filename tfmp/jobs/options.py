@@ -1,0 +1,31 @@
+"""What the command line of ``tfmp train`` and ``tfmp worker`` says beside the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What the command line says beside the configuration.
+
+    Attributes:
+        config_file: The configuration file, if one was given: it names the run.
+        live: Whether a live display is wanted on a terminal.
+        verbosity: -1 quiet, 0 normal, 1 everything.
+        started_s: Wall clock when the command was entered.
+        resume: Go on with the run in the run folder, if it holds one.
+        drills: Faults to commit on purpose in the first attempt.
+        tee: Show every line that the workers print, as their logs have it.
+        log_workers: Ranks whose lines are shown; ``None``: all.
+    """
+
+    config_file: Path | None = None
+    live: bool = True
+    verbosity: int = 0
+    started_s: float = 0.0
+    resume: bool = False
+    drills: tuple[str, ...] = ()
+    tee: bool = False
+    log_workers: frozenset[int] | None = None
