@@ -136,6 +136,8 @@ def test_workers_stay_on_their_numa_node_in_proportion_to_its_cpus(tmp_path: Pat
     assert numa_nodes((5, 12, 13), tmp_path) == (frozenset({5}), frozenset({12, 13}))
     assert numa_nodes((0, 1), tmp_path / "nowhere") == ()
     assert cpu_sets(12, 3, range(12), (first, second)) == (first, first, second)
+    halves = (frozenset({0, 1}), frozenset({2, 3}))
+    assert cpu_sets(4, 3, range(4), halves) == (halves[0], halves[0], halves[1])
     assert cpu_sets(12, 6, range(12), (first, second)) == (first,) * 4 + (second,) * 2
     assert cpu_sets(12, 12, range(12), (first, second)).count(second) == 4
     assert cpu_sets(12, 1, range(12), (first, second)) == (None,), "fewer workers than nodes: each may want more CPUs"
