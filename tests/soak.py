@@ -28,7 +28,7 @@ _WORKERS = 3
 _RUN = ("--workers", _WORKERS, "--epochs", 2, "--batch-size", 100, "--set", f"data.limit_train={100 * _STEPS}",
         "--set", "data.limit_validation=500", "--set", "training.validation_batch_size=100",
         "--set", "training.steps_per_execution=2", "--set", "model.dropout=0.2", "--set", "run.tensorboard=false",
-        "--set", "run.checkpoint_every_s=0.001")  # fmt: skip
+        "--set", "run.checkpoint_every_s=0.000001")  # fmt: skip
 _LAST = 2 * _STEPS
 
 DRILLS = (

@@ -22,7 +22,7 @@ from tfmp.errors import EXIT_INTERRUPTED
 _RUN = ("--workers", 2, "--epochs", 2, "--batch-size", 100, "--set", "data.limit_train=1000",
         "--set", "data.limit_validation=500", "--set", "training.validation_batch_size=100",
         "--set", "training.steps_per_execution=2", "--set", "model.dropout=0.2", "--set", "run.tensorboard=false",
-        "--set", "run.checkpoint_every_s=0.001")  # fmt: skip
+        "--set", "run.checkpoint_every_s=0.000001")  # fmt: skip
 
 
 def drill(fault: str) -> tuple[str, str]:

@@ -45,6 +45,8 @@ class Drills(keras.callbacks.Callback):
         self._step_began_s = 0.0
         self._size_limit: tuple[int, int] | None = None
         self._meals: list[Any] = []
+        self.finish_saving: Callable[[], None] = lambda: None
+        """Waits until all before is on the disk, so that a fault hits the checkpoint that it is meant for."""
 
     def strike(self, moment: str) -> None:
         """Do what is ordered for this moment."""
@@ -103,9 +105,11 @@ class Drills(keras.callbacks.Callback):
             while len(self._meals) < _MOST_MEALS:
                 self._meals.append(np.ones(_MOUTHFUL_BYTES, np.uint8))
         elif kind == "corrupt-checkpoint":
+            self.finish_saving()
             for path in sorted(self._checkpoints.glob("step-*.npz"))[-1:]:
                 os.truncate(path, path.stat().st_size // 2)
             os.kill(os.getpid(), signal.SIGKILL)
         else:  # disk-full: the next checkpoint cannot be written to its end
+            self.finish_saving()
             self._size_limit = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.setrlimit(resource.RLIMIT_FSIZE, (_SMALL_FILE_BYTES, self._size_limit[1]))

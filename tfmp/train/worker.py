@@ -172,11 +172,14 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         facts={"settings": identity(config), "collective": task.collective, "replicas": task.replicas},
     )
     send: Send = channel.send
+    drills = None
     if task.drills:
         drills = Drills(list(task.drills), control, steps, folder.checkpoints)
         send = drills.watching(channel.send)
         callbacks.append(drills)
     checkpoints = Checkpoints(policy, control, send, steps_per_epoch=steps)
+    if drills is not None:
+        drills.finish_saving = checkpoints.finish
     callbacks.append(checkpoints)
     first_epoch, first_step = 0, 0
     if resume is not None:
