@@ -7,9 +7,14 @@ from dataclasses import dataclass
 
 from tfmp.errors import UsageError
 
-# Steps that one call into TensorFlow holds, where the user does not say: enough to hide the call, few enough that
-# progress, stop requests and checkpoints come through several times a second.
-DEFAULT_STEPS_PER_EXECUTION = 32
+# Steps that one call into TensorFlow holds, where nothing is known of the model. A call costs 1.5 ms (`docs/performance.md`).
+_STEPS_PER_EXECUTION = 32
+_MOST_STEPS_PER_EXECUTION = 512
+# How long a call may last, by a guess at the machine: progress, stop requests and checkpoints wait for its end.
+_EXECUTION_S = 0.3
+_FLOPS_PER_S = 1e11  # a slow core has a quarter of it, a fast one twice as much
+_UPDATE_S = 2e-9  # a parameter's gradient, sum and update
+_STEP_S = 1e-4
 _MAX_LISTED = 8
 
 
@@ -17,6 +22,23 @@ def batch_shares(samples: int, replicas: int) -> tuple[int, ...]:
     """Return the samples of each replica: contiguous shares, the first ``samples % replicas`` one larger."""
     base, extra = divmod(samples, replicas)
     return tuple(base + (replica < extra) for replica in range(replicas))
+
+
+def choose_steps_per_execution(*, rows: int, validation_rows: int, parameters: int | None) -> int:
+    """Return how many steps a call into TensorFlow is to hold: enough to hide the call, few enough to hear of it.
+
+    By a rule, not a clock: the same on every machine and in every run. (It changes no bit of the weights anyway.)
+
+    Args:
+        rows: Rows that a replica computes in a training step.
+        validation_rows: The same in an evaluation step, which has no backward pass.
+        parameters: Of the model, fully connected; ``None`` if not known.
+    """
+    if parameters is None:
+        return _STEPS_PER_EXECUTION
+    flops = parameters * max(6 * rows, 2 * validation_rows)
+    step_s = flops / _FLOPS_PER_S + parameters * _UPDATE_S + _STEP_S
+    return max(1, min(_MOST_STEPS_PER_EXECUTION, int(_EXECUTION_S / step_s)))
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,7 @@ def plan_batches(
     validation_batch_size: int,
     steps_per_epoch: int | None = None,
     steps_per_execution: int | None = None,
+    parameters: int | None = None,
 ) -> BatchPlan:
     """Work out the sizes.
 
@@ -85,6 +108,7 @@ def plan_batches(
         validation_batch_size: Global batch of the evaluation, in samples.
         steps_per_epoch: Steps of an epoch; ``None`` for one pass.
         steps_per_execution: ``None`` to choose.
+        parameters: Of the model; ``None`` if not known.
 
     Raises:
         UsageError: Fewer samples, or a smaller global batch, than replicas.
@@ -105,16 +129,20 @@ def plan_batches(
         )
     steps_per_pass = -(-train_samples // batch_size)
     steps = steps_per_epoch or steps_per_pass
+    rows = -(-batch_size // replicas)
+    chosen = choose_steps_per_execution(
+        rows=rows, validation_rows=-(-validation_batch_size // replicas), parameters=parameters
+    )
     return BatchPlan(
         global_batch=batch_size,
-        per_replica_batch=-(-batch_size // replicas),
+        per_replica_batch=rows,
         shares=batch_shares(batch_size, replicas),
         party=party,
         train_samples=train_samples,
         steps_per_epoch=steps,
         steps_per_pass=steps_per_pass,
         last_batch_samples=train_samples - (steps_per_pass - 1) * batch_size,
-        steps_per_execution=steps_per_execution or min(DEFAULT_STEPS_PER_EXECUTION, steps),
+        steps_per_execution=steps_per_execution or min(chosen, steps),
         validation_samples=validation_samples,
         validation_batch=validation_batch_size,
         validation_steps=-(-validation_samples // validation_batch_size),

@@ -46,6 +46,7 @@ class PlanInput:
         epochs: Epochs, for the description.
         steps_per_epoch: ``None``: one pass over the training samples.
         steps_per_execution: ``None``: chosen.
+        parameters: Of the model; ``None`` if not known.
         validation_batch_size: Global batch of the evaluation.
     """
 
@@ -70,6 +71,7 @@ class PlanInput:
     epochs: int = 1
     steps_per_epoch: int | None = None
     steps_per_execution: int | None = None
+    parameters: int | None = None
     validation_batch_size: int = 1000
 
 
@@ -225,6 +227,7 @@ def make_plan(inputs: PlanInput) -> Plan:
         validation_batch_size=inputs.validation_batch_size,
         steps_per_epoch=inputs.steps_per_epoch,
         steps_per_execution=inputs.steps_per_execution,
+        parameters=inputs.parameters,
     )
     workers = _workers(inputs, cluster, local_ranks, gpu_shares, replicas_each, batch, hide_gpus=device == "cpu")
     return Plan(

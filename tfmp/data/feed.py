@@ -18,6 +18,8 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfmp.data.order import epoch_plan
+from tfmp.distribute.keras_hooks import EndlessAdapter
+from tfmp.distribute.local_data import LocalDataset
 
 _LAST_EPOCH = 2**31 - 1
 
@@ -147,7 +149,7 @@ class Feed:
     def dataset(
         self, strategy: tf.distribute.Strategy, *, repeat_epoch: bool = False, start: tuple[int, int] = (0, 0)
     ) -> Any:
-        """An endless distributed data set of blocks.
+        """An endless distributed data set of blocks, for ``fit`` and ``evaluate``.
 
         Args:
             strategy: The strategy it is for.
@@ -169,17 +171,19 @@ class Feed:
                 value.set_shape(shape)
             return tf.data.Dataset.from_tensor_slices(dict(zip(names, values, strict=True)))
 
-        def share(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            del context  # the plan already says which replicas are this worker's
+        def share() -> tf.data.Dataset:
             endless = tf.data.Dataset.range(start[0], _LAST_EPOCH).flat_map(one_epoch)
             # A distributed iterator of unknown length asks all workers before every element whether there is more.
             endless = endless.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
             options = tf.data.Options()
             options.threading.private_threadpool_size = 1
             options.autotune.enabled = False
-            return endless.with_options(options)
+            return endless.prefetch(1).with_options(options)
 
-        return strategy.distribute_datasets_from_function(share)
+        if self._plan.local_replicas == 1:
+            return EndlessAdapter(LocalDataset(share(), one_iterator=repeat_epoch))
+        # The plan already says which replicas are this worker's.
+        return strategy.distribute_datasets_from_function(lambda context: share())
 
 
 def _on_each_device(array: npt.NDArray[Any]) -> list[tf.Tensor]:

@@ -17,13 +17,14 @@ import math
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.collective import Reducer
 from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
-from tfmp.distribute.state import decorrelate_seeds, split_state
+from tfmp.distribute.state import decorrelate_seeds
 from tfmp.errors import TfmpError
 
 
@@ -149,7 +150,8 @@ class _Bridge:
             if control.skip():
                 return dict(control.logs)
             _check_iterator(iterator)
-            steps, losses, samples, state = (value.numpy() for value in execution(iterator, control.wishes()))
+            *counts, results = execution(iterator, control.wishes())
+            steps, losses, samples, sums = (value.numpy() for value in counts)
             if steps == 0:
                 model.train_function = None  # traced for a data set without samples
                 raise StopIteration
@@ -161,11 +163,12 @@ class _Bridge:
                     where=f"model {model.name!r}, the same step on every worker",
                     hint="lower the learning rate, clip gradients (global_clipnorm), or check the data for NaN",
                 )
-            control.agree(state[-1 - WISHES : -1])
+            control.agree(sums[:WISHES])
             control.steps += int(steps)
-            control.loss_sum += float((losses * samples).sum())
+            # Step by step: the same bits wherever an execution ends.
+            control.loss_sum = float(np.add.accumulate([control.loss_sum, *(losses * samples)])[-1])
             control.samples += int(samples.sum())
-            return self._result(state)
+            return self._logs(results)
 
         model.train_function = train_function
         return train_function
@@ -178,14 +181,15 @@ class _Bridge:
 
         def test_function(iterator: Any) -> dict[str, float]:
             _check_iterator(iterator)
-            steps, _, samples, state = (value.numpy() for value in execution(iterator, self.control.wishes()))
+            *counts, results = execution(iterator, self.control.wishes())
+            steps, _, samples, sums = (value.numpy() for value in counts)
             if steps == 0:
                 model.test_function = None
                 raise StopIteration
-            self.control.agree_to_stop(state[-1 - WISHES])
-            self.control.loss_sum += float(state[-1])
+            self.control.agree_to_stop(sums[0])
+            self.control.loss_sum += float(sums[-1])
             self.control.samples += int(samples[:steps].sum())
-            return self._result(state)
+            return self._logs(results)
 
         model.test_function = test_function
         return test_function
@@ -223,16 +227,12 @@ class _Bridge:
         )
         return execution.build(feed)
 
-    def _result(self, state: Any) -> dict[str, float]:
-        """The running loss and metrics over all replicas, from their exchanged state."""
-        model = self.model
-        tracker = keras_hooks.loss_tracker(model)
-        logs = {"loss": self.control.loss_sum / max(self.control.samples, 1)}
-        with keras.StatelessScope(state_mapping=split_state(self._metric_variables(), state)):
-            for metric in model.metrics:
-                if metric is tracker:
-                    continue
-                logs.update(_flat_logs(metric.name, metric.result()))
+    def _logs(self, results: dict[str, Any]) -> dict[str, Any]:
+        """The running loss and metrics over all replicas, as Keras's callbacks take them."""
+        logs: dict[str, Any] = {"loss": self.control.loss_sum / max(self.control.samples, 1)}
+        for name, value in results.items():
+            array = keras.ops.convert_to_numpy(value)
+            logs[name] = float(array) if array.ndim == 0 else array
         self.control.logs = logs
         return dict(logs)
 
@@ -244,11 +244,3 @@ def _check_iterator(iterator: Any) -> None:
             where="model.train_on_batch(…)",
             hint="use fit and evaluate with a data set",
         )
-
-
-def _flat_logs(name: str, value: Any) -> dict[str, Any]:
-    """A metric's result as Keras logs it: a dict, also inside a dict, is spread out."""
-    if isinstance(value, dict):
-        return {key: one for inner, part in value.items() for key, one in _flat_logs(inner, part).items()}
-    array = keras.ops.convert_to_numpy(value)
-    return {name: float(array) if array.ndim == 0 else array}

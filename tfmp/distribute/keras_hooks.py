@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from tensorflow.python.eager import context as tf_context
 
 from tfmp.distribute.strategy import is_multi_worker
@@ -103,6 +104,18 @@ def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_s
             model._symbolic_build(data_batch=data_batch)
 
     model._maybe_symbolic_build = symbolic_build
+
+
+class EndlessAdapter(DataAdapter):  # type: ignore[misc]
+    """What ``fit`` and ``evaluate`` take as a data set that is distributed already and has no end.
+
+    Keras knows TensorFlow's own classes of distributed data sets by name.
+    """
+
+    def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:
+        self.get_tf_dataset = lambda: dataset
+
+    num_batches = None
 
 
 def check_order_is_shared(adapter: Any) -> None:

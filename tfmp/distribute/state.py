@@ -34,13 +34,13 @@ def summed_state(variables: Sequence[Any], extra: tf.Tensor, reducer: Reducer) -
     return total
 
 
-def split_state(variables: Sequence[Any], flat: npt.NDArray[np.float64]) -> list[tuple[Any, tf.Tensor]]:
+def split_state(variables: Sequence[Any], flat: tf.Tensor | npt.NDArray[np.float64]) -> list[tuple[Any, tf.Tensor]]:
     """Cut the vector of :func:`summed_state` into ``(variable, value)`` pairs for ``keras.StatelessScope``."""
     pairs, offset = [], 0
     for variable in variables:
         size = int(np.prod(variable.shape, dtype=np.int64))
-        value = flat[offset : offset + size].reshape(tuple(variable.shape))
-        pairs.append((variable, tf.cast(tf.constant(value), variable.dtype)))
+        value = tf.reshape(flat[offset : offset + size], tuple(variable.shape))
+        pairs.append((variable, tf.cast(value, variable.dtype)))
         offset += size
     return pairs
 

@@ -109,6 +109,7 @@ def _inputs(config: RunConfig, header: DatasetHeader, machine: Machine) -> PlanI
         epochs=training.epochs,
         steps_per_epoch=training.steps_per_epoch,
         steps_per_execution=training.steps_per_execution,
+        parameters=None if config.model.factory else count_parameters(config, header),
         validation_batch_size=training.validation_batch_size,
     )
 
