@@ -43,7 +43,7 @@ def test_mnist_on_four_workers() -> None:
         ("training samples", "60,000"),
         ("epochs", "5"),
         ("steps per epoch", "235 (the last with 96 samples)"),
-        ("steps per execution", "32"),
+        ("steps per execution", "30"),
         ("validation", "10,000 samples in 10 steps"),
     ]
     assert len(WORKER_COLUMNS) == 8
@@ -80,11 +80,28 @@ def test_a_batch_that_divides_the_data_has_no_short_step() -> None:
     assert made.collective == ("none", "one worker")
 
 
-@pytest.mark.parametrize(("steps", "asked", "execution"), [(None, None, 32), (20, None, 20), (20, 5, 5), (100, 40, 40)])
+@pytest.mark.parametrize(("steps", "asked", "execution"), [(None, None, 30), (20, None, 20), (20, 5, 5), (100, 40, 40)])
 def test_steps_per_execution_never_exceed_what_is_asked(steps: int | None, asked: int | None, execution: int) -> None:
     made = plan(steps_per_epoch=steps, steps_per_execution=asked)
     assert made.batch.steps_per_execution == execution
     assert made.batch.steps_per_epoch == (steps or 235)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "batch", "workers", "execution"),
+    [
+        (101_770, 256, 2, 235),  # a whole epoch of 235 steps in one call
+        (101_770, 32, 2, 469),  # 1,875 steps in four calls
+        (101_770, 2048, 2, 30),
+        (1_000_000, 256, 2, 34),
+        (1_000_000, 32, 2, 111),
+        (10_000_000, 2048, 2, 1),
+        (1_000_000_000, 256, 1, 1),
+    ],
+)
+def test_a_call_holds_fewer_steps_of_larger_models(parameters: int, batch: int, workers: int, execution: int) -> None:
+    made = plan(parameters=parameters, batch_size=batch, workers=workers)
+    assert made.batch.steps_per_execution == execution
 
 
 def test_a_given_number_of_steps_is_shown_beside_a_whole_pass() -> None:

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from tfmp.errors import UsageError
 
-# Steps that one call into TensorFlow holds, where nothing is known of the model. A call costs 1.5 ms (`docs/performance.md`).
+# Steps that one call into TensorFlow holds, where nothing is known of the model. A call costs about a millisecond
+# (`docs/performance.md`).
 _STEPS_PER_EXECUTION = 32
 _MOST_STEPS_PER_EXECUTION = 512
 # How long a call may last, by a guess at the machine: progress, stop requests and checkpoints wait for its end.
-_EXECUTION_S = 0.3
+_EXECUTION_S = 0.35
 _FLOPS_PER_S = 1e11  # a slow core has a quarter of it, a fast one twice as much
 _UPDATE_S = 2e-9  # a parameter's gradient, sum and update
 _STEP_S = 1e-4
@@ -24,21 +25,25 @@ def batch_shares(samples: int, replicas: int) -> tuple[int, ...]:
     return tuple(base + (replica < extra) for replica in range(replicas))
 
 
-def choose_steps_per_execution(*, rows: int, validation_rows: int, parameters: int | None) -> int:
-    """Return how many steps a call into TensorFlow is to hold: enough to hide the call, few enough to hear of it.
+def most_steps_per_execution(row_flops: int, rows: int, parameters: int | None) -> int:
+    """Return how many steps a call into TensorFlow may hold: enough to hide the call, few enough to hear of it.
 
     By a rule, not a clock: the same on every machine and in every run. (It changes no bit of the weights anyway.)
 
     Args:
-        rows: Rows that a replica computes in a training step.
-        validation_rows: The same in an evaluation step, which has no backward pass.
+        row_flops: Floating-point operations for each row and parameter: 6 for a training step, 2 for an evaluation.
+        rows: Rows that a replica computes in a step.
         parameters: Of the model, fully connected; ``None`` if not known.
     """
     if parameters is None:
         return _STEPS_PER_EXECUTION
-    flops = parameters * max(6 * rows, 2 * validation_rows)
-    step_s = flops / _FLOPS_PER_S + parameters * _UPDATE_S + _STEP_S
+    step_s = row_flops * rows * parameters / _FLOPS_PER_S + parameters * _UPDATE_S + _STEP_S
     return max(1, min(_MOST_STEPS_PER_EXECUTION, int(_EXECUTION_S / step_s)))
+
+
+def _evenly(steps: int, most: int) -> int:
+    """Executions of about one length, none longer than ``most`` steps."""
+    return -(-steps // -(-steps // most))
 
 
 @dataclass(frozen=True)
@@ -130,9 +135,11 @@ def plan_batches(
     steps_per_pass = -(-train_samples // batch_size)
     steps = steps_per_epoch or steps_per_pass
     rows = -(-batch_size // replicas)
-    chosen = choose_steps_per_execution(
-        rows=rows, validation_rows=-(-validation_batch_size // replicas), parameters=parameters
-    )
+    most = most_steps_per_execution(6, rows, parameters)
+    validation_steps = -(-validation_samples // validation_batch_size)
+    most_of_validation = most_steps_per_execution(2, -(-validation_batch_size // replicas), parameters)
+    if validation_steps > most_of_validation:
+        most = min(most, most_of_validation)
     return BatchPlan(
         global_batch=batch_size,
         per_replica_batch=rows,
@@ -142,8 +149,8 @@ def plan_batches(
         steps_per_epoch=steps,
         steps_per_pass=steps_per_pass,
         last_batch_samples=train_samples - (steps_per_pass - 1) * batch_size,
-        steps_per_execution=steps_per_execution or min(chosen, steps),
+        steps_per_execution=steps_per_execution or _evenly(steps, most),
         validation_samples=validation_samples,
         validation_batch=validation_batch_size,
-        validation_steps=-(-validation_samples // validation_batch_size),
+        validation_steps=validation_steps,
     )

@@ -106,7 +106,7 @@ def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_s
     model._maybe_symbolic_build = symbolic_build
 
 
-class EndlessAdapter(DataAdapter):  # type: ignore[misc]
+class EndlessAdapter(DataAdapter):
     """What ``fit`` and ``evaluate`` take as a data set that is distributed already and has no end.
 
     Keras knows TensorFlow's own classes of distributed data sets by name.
