@@ -181,7 +181,7 @@ class Feed:
             return endless.prefetch(1).with_options(options)
 
         if self._plan.local_replicas == 1:
-            return EndlessAdapter(LocalDataset(share(), one_iterator=repeat_epoch))
+            return EndlessAdapter(LocalDataset(share()))
         # The plan already says which replicas are this worker's.
         return strategy.distribute_datasets_from_function(lambda context: share())
 
