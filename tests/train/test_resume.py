@@ -77,11 +77,8 @@ class Fit:
         policy = CheckpointPolicy(RunFolder(folder), enabled=True, every_s=0, chief=True, facts={})
         self.events: list[dict[str, Any]] = []
         self.early = keras.callbacks.EarlyStopping("val_loss", patience=10)
-        callbacks = [
-            self.early,
-            StopAfter(control, stop_after),
-            Checkpoints(policy, control, lambda event: self.events.append(dict(event)), steps_per_epoch=STEPS),
-        ]
+        saving = Checkpoints(policy, control, lambda event: self.events.append(dict(event)), steps_per_epoch=STEPS)
+        callbacks = [self.early, StopAfter(control, stop_after), saving]
         self.seen: list[int] = []
         callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: self.seen.append(batch)))
         loop = TrainingLoop(callbacks, control, resume, model=model, epochs=EPOCHS, steps_per_epoch=STEPS, history=[])
@@ -103,7 +100,9 @@ class Fit:
             self.logs = {name: values[-1] for name, values in self.epochs.items()}
         except StopAgreed:
             self.stopped = True
-        self.checkpoint = load_checkpoint(Path(self.events[-1]["path"]))
+        saving.finish()
+        paths = [event["path"] for event in self.events if event["event"] == "checkpoint"]
+        self.checkpoint = load_checkpoint(Path(paths[-1]))
 
     @property
     def state(self) -> list[bytes]:
