@@ -205,6 +205,13 @@ def test_imports_without_end_are_bounded() -> None:
         zygote.wait_ready(0.3)
 
 
+def test_a_helper_that_is_stopped_while_it_imports_is_named() -> None:
+    with Zygote.start(["launch_slow_import"], private_network="off") as zygote:
+        os.kill(zygote.pid, signal.SIGSTOP)
+        with pytest.raises(TfmpError, match=rf"helper process {zygote.pid} was stopped \(SIGSTOP\) while importing"):
+            zygote.wait_ready(0.5)
+
+
 def test_a_start_that_takes_too_long_names_who_is_missing(forking: Zygote, case: Case) -> None:
     result = run_group(forking, case.targets("ready_but_one", 3, payload={"silent": 1}), start_timeout_s=0.5)
     assert (result.not_ready, result.exit_code) == ((1,), 1)

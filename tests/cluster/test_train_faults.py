@@ -114,6 +114,21 @@ def test_a_callback_that_stops_one_worker_alone_is_named_soon(tmp_path: Path) ->
     assert (failure["worker"], failure["cause"]) == (1, "error")
 
 
+def test_an_epoch_that_a_callback_ends_is_recorded_as_far_as_it_came(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    # A callback that acts on batches gets each of them: an execution then holds one step.
+    small = ("--workers", 2, "--epochs", 1, "--set", "data.limit_train=1000", "--set", "data.limit_validation=100")
+    done = run_program("train", *small, "--batch-size", 100, *hook("all_stop_at_the_third_batch"), "--run-dir", folder)
+    assert done.code == 0, done.err
+    (line,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    assert (line["epoch"], line["step"]) == (1, 3)
+    assert "steps per execution: 1, for code of your own" in (folder / "logs/attempt-0/worker-0.log").read_text()
+    again = run_program("train", "--resume", "--run-dir", folder, "--epochs", 2)
+    assert again.code == 0, again.err
+    assert "a callback had ended the training there: no more epochs are trained" in again.out
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
+
+
 def test_a_loss_that_is_no_number_stops_all_workers_at_the_same_step(tmp_path: Path) -> None:
     arguments = ("--set", "training.optimizer=sgd", "--set", "training.schedule=constant", "--learning-rate", "1e30")
     done = run_program("train", *_SHORT, *arguments, "--run-dir", tmp_path / "run")

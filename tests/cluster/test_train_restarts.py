@@ -132,7 +132,7 @@ def test_the_same_error_at_the_same_step_twice_is_not_tried_a_third_time(trained
 
 
 def test_a_failure_before_the_first_step_is_not_tried_again(tmp_path: Path) -> None:
-    callbacks = ("--set", "training.callbacks=[tests.train.programs.no_such_module:build]")
+    callbacks = ("--set", "training.callbacks=[tests.train.programs.hooks:needs_what_is_not_there]")
     done = run_program("train", *_RUN, *callbacks, "--run-dir", tmp_path / "run")
     assert done.code == 1
     assert "restarting" not in done.text
@@ -180,6 +180,7 @@ def test_ctrl_c_saves_and_resume_ends_the_same(tmp_path: Path, trained: Callable
     assert [line for line in out.splitlines() if "interrupted" in line or "error" in line.lower()] == [
         f"interrupted by SIGINT after epoch {len(metrics(folder))} of 3; run folder: {folder}"
     ]
+    assert f"  saved at step {trained_steps(folder):,}: --resume --run-dir {folder} goes on there" in out
     assert trained_steps(folder) >= before
     assert wait_until(lambda: not descendants_of(str(folder)), 1)
 

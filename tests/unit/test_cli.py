@@ -131,7 +131,7 @@ def test_labels_of_one_class_are_refused(inside: Callable[..., Done], tmp_path: 
     assert done.code == 2
     assert "expected labels of two classes or more, found one class only" in done.err
     assert "data set npz" in done.err
-    own_model = ("--set", "model.factory=my_module:build")
+    own_model = ("--set", "model.factory=os:getcwd")
     assert inside("train", *given, *own_model, "--dry-run").code == 0
 
 

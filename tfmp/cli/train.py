@@ -78,8 +78,6 @@ def command(
     resolved = resolve_settings(config, sets, flags)
     from tfmp.jobs import train as job
 
-    if dry_run:
-        return job.dry_run(resolved)
     options = job.TrainOptions(
         given,
         live=not no_live,
@@ -90,4 +88,4 @@ def command(
         tee=tee,
         log_workers=parse_ranks(log_workers, resolved.config.cluster.worker_count),
     )
-    return job.train(resolved, options)
+    return job.dry_run(resolved, options) if dry_run else job.train(resolved, options)

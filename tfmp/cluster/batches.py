@@ -42,8 +42,9 @@ def most_steps_per_execution(row_flops: int, rows: int, parameters: int | None) 
 
 
 def _evenly(steps: int, most: int) -> int:
-    """Executions of about one length, none longer than ``most`` steps."""
-    return -(-steps // -(-steps // most))
+    """Executions of about one length, none longer than ``most`` steps, and two at least: the first of a run, in which
+    TensorFlow traces and compiles, is left out of its rate."""
+    return -(-steps // max(2, -(-steps // most)))
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,7 @@ def plan_batches(
         steps_per_epoch=steps,
         steps_per_pass=steps_per_pass,
         last_batch_samples=train_samples - (steps_per_pass - 1) * batch_size,
-        steps_per_execution=steps_per_execution or _evenly(steps, most),
+        steps_per_execution=min(steps_per_execution or _evenly(steps, most), steps),
         validation_samples=validation_samples,
         validation_batch=validation_batch_size,
         validation_steps=validation_steps,

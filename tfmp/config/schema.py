@@ -175,7 +175,8 @@ class TrainingConfig(Section):
     seed: Seed = Field(default=0, description="Seed of the initial weights, the order of samples and dropout.")
     steps_per_execution: Count | None = Field(
         default=None,
-        description="Steps that one call of the compiled function runs; changes speed only. null: tfmp chooses.",
+        description="Steps that one call of the compiled function runs; changes speed only, and how often callbacks of "
+        "your own that act on batches are called. null: tfmp chooses.",
     )
     jit_compile: YesNo | None = Field(
         default=None,

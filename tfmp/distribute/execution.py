@@ -15,6 +15,7 @@ from tfmp.distribute.local_step import Compiled, LocalStep, why_not
 from tfmp.distribute.state import split_state, summed_state
 from tfmp.distribute.step import ReplicaStep
 from tfmp.distribute.strategy import first_local
+from tfmp.errors import TfmpError
 
 __all__ = ["Compiled", "Execution", "IndexedFeed"]
 
@@ -84,7 +85,15 @@ class Execution:
         autograph = self._autograph or feed is None
         compiled = run if self._model.run_eagerly else tf.function(run, reduce_retracing=True, autograph=autograph)
 
+        held = self._model.steps_per_execution
+
         def execute(iterator: Any, wishes: list[float]) -> Any:
+            if self._model.steps_per_execution != held:
+                raise TfmpError(
+                    f"steps_per_execution was changed from {held} to {self._model.steps_per_execution} while fitting",
+                    where=f"model {self._model.name!r}",
+                    hint="set it before fit",
+                )
             try:
                 self._before_the_first()
                 return compiled(iterator, tf.constant(wishes, tf.float64))

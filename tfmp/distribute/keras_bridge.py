@@ -231,6 +231,8 @@ class _Bridge:
         """The running loss and metrics over all replicas, as Keras's callbacks take them."""
         logs: dict[str, Any] = {"loss": self.control.loss_sum / max(self.control.samples, 1)}
         for name, value in results.items():
+            if value is None:
+                continue
             array = keras.ops.convert_to_numpy(value)
             logs[name] = float(array) if array.ndim == 0 else array
         self.control.logs = logs

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tfmp.bench.trials import TrialPlan, default_workers
 from tfmp.data.cache import prepare
 from tfmp.errors import UsageError
+from tfmp.jobs.own_code import check_own_code
 from tfmp.jobs.planning import Machine, plan_local_run
 from tfmp.jobs.saying import be_quiet, say
 
@@ -57,7 +58,8 @@ def plan_trials(resolve: Resolve, options: BenchOptions, machine: Machine) -> tu
     Raises:
         UsageError: A layout is refused.
     """
-    config = resolve({}).config
+    resolved = resolve({})
+    config = resolved.config
     if config.cluster.strategy != "multi-worker":
         raise UsageError(
             f"tfmp bench compares numbers of worker processes: expected the strategy multi-worker, received "
@@ -65,6 +67,7 @@ def plan_trials(resolve: Resolve, options: BenchOptions, machine: Machine) -> tu
             where="cluster.strategy",
             hint="--set cluster.strategy=multi-worker",
         )
+    check_own_code(resolved)
     header = prepare(config.data, be_quiet if options.quiet else say).header
     limit = config.data.limit_train
     on_gpus = bool(machine.gpus) and config.cluster.device != "cpu"

@@ -80,5 +80,10 @@ def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
         print(json.dumps({"run": str(run_dir), "samples": samples, **found}))
     else:
         rows = [("model", str(folder.model)), ("samples", f"{samples:,}")]
-        print_rows([*rows, *((name, f"{value:.6f}") for name, value in found.items())])
+        print_rows([*rows, *((name, _shown(value)) for name, value in found.items())])
     return EXIT_OK
+
+
+def _shown(value: Any) -> str:
+    """A metric's result: a number, or an array as nested lists."""
+    return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else f"{value:.6f}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import selectors
 import time
-from pathlib import Path
 from typing import Any
 
 from tfmp.cluster.rendezvous.protocol import Report
@@ -14,6 +12,7 @@ from tfmp.cluster.rendezvous.session import Session
 from tfmp.errors import EXIT_OK, TfmpError
 from tfmp.jobs.autopsy import Autopsy, Stack, in_collective
 from tfmp.jobs.run import Run
+from tfmp.launch import osproc
 from tfmp.launch.hang import Hang
 from tfmp.launch.runner import GroupControl
 from tfmp.launch.signals import SignalInbox
@@ -120,7 +119,7 @@ class GroupWatch:
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_EVERY_S
-            self._session.stopped(any(_is_stopped(pid) for pid in control.pids.values()))
+            self._session.stopped(any(osproc.is_stopped(pid) for pid in control.pids.values()))
         self._session.poll()
         if self._session.hang_s is not None:
             self._run.attempt.suspect(self._session.hang_s, control)
@@ -238,10 +237,3 @@ def describe_hang(name: str, what: str, stack: Stack) -> str:
         return f"{name} waits for the others: {what}"
     place = " < ".join(map(str, stack[:_SHOWN_FRAMES])) or "native code, or stopped: it did not answer"
     return f"{name} holds the others up: {what}; it is in {place}"
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal or a debugger (proc(5): state T or t)."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
-    return False

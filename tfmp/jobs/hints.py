@@ -7,7 +7,7 @@ from collections.abc import Iterable
 _KNOWN = (
     (
         "Collective ops must be configured at program startup",
-        "create the strategy first: before any tensor is made, any device listed or any seed set through TensorFlow",
+        "create the strategy first: before any data set or tensor is made and any device listed",
     ),
     (
         "PerReplica",

@@ -183,7 +183,14 @@ def _last_step(culprit: Evidence, plan: Plan) -> str:
 
 def _hint(findings: Findings, culprit: Evidence) -> str | None:
     if culprit.stands_still:
-        return None if culprit.stopped else "run.hang_timeout_s sets how long a step may take"
+        if culprit.stopped:
+            return None
+        if culprit.step is None:
+            return (
+                "--start-timeout (cluster.start_timeout_s) sets how long the first call into TensorFlow may take; "
+                "training.steps_per_execution=1 makes it one step"
+            )
+        return "run.hang_timeout_s sets how long a step may take"
     certificate = findings.certificate
     if certificate is not None and culprit.exit.signal == signal.SIGKILL and certificate.conclusion in _MEMORY_HINTS:
         return _MEMORY_HINTS[certificate.conclusion]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
@@ -22,6 +23,7 @@ from tfmp.launch.runner import GroupControl, run_group
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, WorkerSpec, signal_name
 from tfmp.launch.zygote_client import Zygote
+from tfmp.report.noise import is_noise
 from tfmp.report.numbers import count
 from tfmp.report.recorder import Recorder
 from tfmp.report.summary import print_rows, summary_rows
@@ -72,7 +74,7 @@ class Run:
         self._point: ResumePoint | None = None
         self._drills = [parse_drill(text, len(self._local)) for text in options.drills]
         self._last_steps: dict[int, Any] = {}
-        self._helper_noted = False
+        self._helper_noted = self._killed_while_stopping = False
         self._hidden_lines = 0
 
     @property
@@ -149,6 +151,7 @@ class Run:
                     failure_grace_s=_FAILURE_GRACE_S,
                     settle_s=_SETTLE_S,
                     start_timeout_s=self._config.cluster.start_timeout_s,
+                    import_timeout_s=self._config.cluster.start_timeout_s,
                     tick_s=tick_s,
                     inbox=inbox,
                 )
@@ -170,6 +173,9 @@ class Run:
 
     def note_exits(self, result: GroupResult) -> None:
         """Record how each worker ended."""
+        self._killed_while_stopping = any(
+            one.signal == SIGKILL and one.cause == "stopped by tfmp" for one in result.exits
+        )
         for one in result.exits:
             self.recorder.note("exit", rank=one.rank, exit_code=one.exit_code, signal=one.signal, cause=one.cause)
 
@@ -189,6 +195,11 @@ class Run:
         self._summarise("interrupted")
         after = f" after epoch {len(self.recorder.epochs)} of {self._plan.epochs}" if self._is_chief else ""
         complain(f"interrupted by {signal_name(signum)}{after}; run folder: {self._folder.path}")
+        if self._killed_while_stopping:
+            limit_s = self._config.run.grace_period_s
+            complain(f"  the workers did not stop within {limit_s:g} s (run.grace_period_s) and were killed")
+        if (step := self.recorder.saved_step) is not None:
+            complain(f"  saved at step {step:,}: --resume --run-dir {self._folder.path} goes on there")
         return 128 + signum
 
     def fail(self, result: GroupResult, error: TfmpError, *, own: bool = True) -> int:
@@ -212,7 +223,8 @@ class Run:
         culprit = findings.verdict.culprit
         for line in findings.details if own else []:
             complain(f"  {line}")
-        if own and culprit is not None and (tail := result.tail(culprit.rank)):
+        tail = [line for line in result.tail(culprit.rank) if not is_noise(line)] if culprit else []
+        if own and culprit is not None and tail:
             complain(f"  last lines of worker {culprit.rank} ({self._folder.log(self.number, culprit.rank)}):")
             complain("\n".join(f"  | {line}" for line in tail))
         if own and (others := other_workers(result, findings.verdict)):

@@ -15,6 +15,7 @@ from tfmp.jobs.environment import helper_environment
 from tfmp.jobs.folder import claim_run_folder, default_run_dir, locked
 from tfmp.jobs.lasting import lasting_output
 from tfmp.jobs.options import TrainOptions
+from tfmp.jobs.own_code import check_own_code
 from tfmp.jobs.planning import Machine, local_port_count, plan_local_run
 from tfmp.jobs.resume import (
     check_same_run,
@@ -51,8 +52,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
     tell = be_quiet if options.verbosity < 0 else say
     port_count = local_port_count(config)
     machine = Machine.here()
-    for text in options.drills:
-        parse_drill(text, config.cluster.worker_count)  # refused before anything else happens
+    _check(resolved, options)
     with ExitStack() as stack:
         stack.enter_context(lasting_output())
         earlier = earlier_run(config.run.dir, options.resume, tell)
@@ -94,6 +94,8 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         run = Run(config, plan, folder, dataset, options)
         if earlier is not None:
             tell(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
+            if point and point.checkpoint.facts["stopped"]:
+                tell("note: a callback had ended the training there: no more epochs are trained")
             folder.remove_temporaries()
             run.go_on(point)
         policy = RestartPolicy(config.run.max_restarts, ports_are_free=config.cluster.base_port is None)
@@ -101,15 +103,23 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         return Attempts(run, folder, means, policy, inbox, tell).to_the_end(ports, helper)
 
 
-def dry_run(resolved: Resolved) -> int:
+def dry_run(resolved: Resolved, options: TrainOptions) -> int:
     """Print the settings, where each comes from, and the plan; start nothing, write nothing but the data cache."""
     config = resolved.config
+    _check(resolved, options)
     dataset = prepare(config.data, say)
     with _held(local_port_count(config), config.cluster.base_port) as ports:
         plan = plan_local_run(config, dataset.header, Machine.here(), ports.ports if ports else ())
     print_plan(resolved, plan)
     print("dry run: nothing was started")
     return EXIT_OK
+
+
+def _check(resolved: Resolved, options: TrainOptions) -> None:
+    """Refuse what can be refused before anything else happens."""
+    for text in options.drills:
+        parse_drill(text, resolved.config.cluster.worker_count)
+    check_own_code(resolved)
 
 
 def _private_network(config: RunConfig) -> Any:

@@ -33,6 +33,7 @@ from tfmp.jobs.group_resume import GoingOn, find_earlier, finished_message, told
 from tfmp.jobs.lasting import lasting_output
 from tfmp.jobs.meeting import compose_meeting, meeting_of_launchers, place_of_memory, settle_collective
 from tfmp.jobs.options import TrainOptions
+from tfmp.jobs.own_code import check_own_code
 from tfmp.jobs.place import (
     Place,
     commands,
@@ -186,6 +187,7 @@ def _prepare(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], N
         return None
     place = find_place(found, found.rank)
     _check(resolved, place, options.common)
+    check_own_code(resolved)
     going_on = find_earlier(
         resolved, own_dir(resolved.config.run.dir, place.rank), rank=place.rank, wanted=options.common.resume, tell=tell
     )

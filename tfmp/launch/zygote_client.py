@@ -199,10 +199,16 @@ class Zygote:
             while self._ready is None:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
+                    stopped = osproc.is_stopped(self.pid)
                     self.kill()
+                    if stopped:
+                        raise TfmpError(
+                            f"the helper process {self.pid} was stopped (SIGSTOP) while importing, for {timeout_s:g} s",
+                            hint="fg, or kill -CONT, lets a stopped process go on",
+                        )
                     raise TfmpError(
                         f"the helper process was still importing after {timeout_s:g} s",
-                        hint="a slow network file system? try the same import in python",
+                        hint="a slow network file system? try the same import in python; --start-timeout allows more",
                     )
                 for key, _ in selector.select(left_s):
                     if key.fileobj is interrupt:

@@ -38,6 +38,8 @@ class Recorder:
         self.leaving: set[int] = set()
         self.seconds_to_first_step: float | None = None
         self.model_saved = False
+        self.saved_step: int | None = None
+        """Steps of the run that the last checkpoint of this command holds."""
         self.restarts = 0
         self._metrics_behind = False
 
@@ -81,6 +83,8 @@ class Recorder:
             self.errors[rank] = dict(event)
         elif kind == "saved":
             self.model_saved = True
+        elif kind == "checkpoint":
+            self.saved_step = int(event["global_step"])
 
     def note(self, kind: Any, **values: Any) -> None:
         """Append one line to ``events.jsonl``: time in seconds since the epoch, kind, values.

@@ -48,7 +48,7 @@ class Progress(keras.callbacks.Callback):
         self._epochs = epochs
         self._steps = steps_per_epoch
         self._samples = samples_per_epoch
-        self._epoch = 0
+        self._epoch = self._step = 0
         self._warm_from: tuple[float, int] | None = None
         self._first_execution_done = False
         self._epoch_began = self._trained_s = self._before_s = 0.0
@@ -57,6 +57,7 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start the epoch's clock."""
         self._epoch = epoch + 1
+        self._step = self._control.steps  # not 0 where a run goes on in the middle of an epoch
         self._epoch_began = time.perf_counter()
         self._trained_s = self._before_s
         self._warm_from = (self._epoch_began, 0) if self._first_execution_done else None
@@ -64,7 +65,7 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Tell how far the epoch is."""
         now = time.perf_counter()
-        step = self._control.steps
+        step = self._step = self._control.steps
         self._trained_s = self._before_s + now - self._epoch_began
         if not self._first_execution_done:
             self._first_execution_done = True
@@ -95,7 +96,8 @@ class Progress(keras.callbacks.Callback):
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Send the epoch's results and print them into the log."""
-        rate = self._rate(self._epoch_began + self._trained_s - self._before_s, self._steps)
+        # Less than the epoch's steps where a callback ended it.
+        rate = self._rate(self._epoch_began + self._trained_s - self._before_s, self._step)
         numbers = _numbers(logs)
         text = " ".join(f"{name} {value:.6f}" for name, value in numbers.items())
         print(f"tfmp: epoch {self._epoch}/{self._epochs} {text}", flush=True)
@@ -104,7 +106,7 @@ class Progress(keras.callbacks.Callback):
             **numbers,
             "seconds": self._trained_s,
             "samples_per_second": rate,
-            "step": self._epoch * self._steps,
+            "step": (self._epoch - 1) * self._steps + self._step,
         }
         self._history.append(result)
         self._trained_s = self._before_s = 0.0

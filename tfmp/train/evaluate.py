@@ -75,4 +75,5 @@ def evaluate(folder: RunFolder, data_header: str) -> dict[str, float]:
     signature = (tf.TensorSpec(shape, floatx), tf.TensorSpec((None,), labels.dtype))
     dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
     values = model.evaluate(dataset, verbose=0, return_dict=True)
-    return {name: float(value) for name, value in values.items()} | {"samples": float(len(images))}
+    plain = {name: np.asarray(value).tolist() for name, value in values.items() if value is not None}
+    return plain | {"samples": float(len(images))}

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tfmp.distribute import read_together
 from tfmp.distribute.keras_hooks import reading_values
+from tfmp.errors import TfmpError
 from tfmp.runfolder import written_whole
 
 Values = list[tuple[Any, npt.NDArray[Any]]]
@@ -44,6 +45,16 @@ def save_model(model: Any, state: Values, path: Path) -> None:
 
     Keras reads variables while it saves; under several workers that can be a collective operation, which the chief
     alone would wait in for ever. It reads the values given instead.
+
+    Raises:
+        TfmpError: It cannot be written.
     """
-    with written_whole(path) as temporary, reading_values((v, tf.constant(value)) for v, value in state):
-        model.save(temporary)
+    try:
+        with written_whole(path) as temporary, reading_values((v, tf.constant(value)) for v, value in state):
+            model.save(temporary)
+    except OSError as error:
+        raise TfmpError(
+            f"the model cannot be written: {error.strerror or error}",
+            where=str(path),
+            hint="make room; --resume then goes on from the last checkpoint",
+        ) from error

@@ -57,9 +57,7 @@ def build_optimizer(training: TrainingConfig, total_steps: int) -> Any:
     return classes[training.optimizer](**settings)
 
 
-def build_model(
-    config: RunConfig, input_shape: tuple[int, ...], classes: int, total_steps: int, steps_per_execution: int
-) -> Any:
+def build_model(config: RunConfig, input_shape: tuple[int, ...], classes: int, total_steps: int) -> Any:
     """Build and compile the model. Call inside ``strategy.scope()``.
 
     A factory may return a compiled model; then its own optimizer, loss and metrics are used.
@@ -69,27 +67,42 @@ def build_model(
         input_shape: Shape of one sample.
         classes: Number of classes.
         total_steps: Optimizer steps of the whole run, for the schedule.
-        steps_per_execution: Steps of one call of the train function.
     """
     if config.model.factory is None:
         model = build_mlp(config.model, input_shape, classes)
     else:
         model = build_from_factory(config.model.factory, input_shape, classes)
+        _check_it_can_be_saved(model, config.model.factory)
     if model.compiled:
         _check_nothing_is_ignored(config)
-        model.steps_per_execution = steps_per_execution
     else:
         model.compile(
             optimizer=build_optimizer(config.training, total_steps),
             loss=config.training.loss,
             # weighted, so that padding can be weighed out inside the compiled step
             weighted_metrics=list(config.training.metrics),
-            steps_per_execution=steps_per_execution,
             jit_compile=False,  # the bridge compiles forward and backward itself (training.jit_compile)
         )
     if not model.built:
         model.build((None, *input_shape))
     return model
+
+
+def _check_it_can_be_saved(model: Any, factory: str) -> None:
+    """Refuse at once a model that cannot be written at the end of the run.
+
+    Raises:
+        TfmpError: A layer or the model has no configuration of its own.
+    """
+    try:
+        keras.saving.serialize_keras_object(model)
+    except Exception as error:
+        words = " ".join(str(error).split())
+        raise TfmpError(
+            f"the model could not be saved after the training: {words[:300]}",
+            where=f"model.factory: {factory}",
+            hint="give its class a get_config(), and register it with keras.saving.register_keras_serializable()",
+        ) from error
 
 
 #: What ``compile`` decides: without effect on a model that comes compiled.
@@ -124,5 +137,13 @@ def build_callbacks(training: TrainingConfig) -> list[Any]:
         )
     if training.early_stopping_patience is not None:
         callbacks.append(keras.callbacks.EarlyStopping("val_loss", patience=training.early_stopping_patience))
-    callbacks.extend(load_function(reference, "training.callbacks")() for reference in training.callbacks)
+    for reference in training.callbacks:
+        callback = load_function(reference, "training.callbacks")()
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TfmpError(
+                f"expected a keras.callbacks.Callback, received {type(callback).__name__}",
+                where=f"training.callbacks: {reference}",
+                hint="return the callback from the function",
+            )
+        callbacks.append(callback)
     return callbacks

@@ -136,8 +136,10 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     arrays = open_cached(task.data_header)
     with strategy.scope():
         total_steps = config.training.epochs * task.steps_per_epoch
-        model = build_model(config, arrays.image_shape, arrays.classes, total_steps, task.steps_per_execution)
-        feed, validation_feed, validation_steps = _feeds(config, task, arrays)
+        model = build_model(config, arrays.image_shape, arrays.classes, total_steps)
+        callbacks = build_callbacks(config.training)
+        model.steps_per_execution = _steps_per_execution(config, task, model, callbacks)
+        feed, validation_feed, validation_steps = _feeds(config, task, arrays, model.steps_per_execution)
         reducer = _shared_memory(task, model, strategy, config.cluster.start_timeout_s) if task.meeting else None
         bridge(
             model,
@@ -151,7 +153,6 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
 
     epochs, steps = config.training.epochs, task.steps_per_epoch
     history = list(resume.facts["history"]) if resume else []
-    callbacks = build_callbacks(config.training)
     if chief and config.run.tensorboard:
         callbacks.append(TensorBoardFiles(folder))
     callbacks.append(
@@ -220,7 +221,23 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     _leave_together(strategy)
 
 
-def _feeds(config: RunConfig, task: WorkerTask, arrays: DatasetArrays) -> tuple[Any, Any, int]:
+def _steps_per_execution(config: RunConfig, task: WorkerTask, model: Any, callbacks: list[Any]) -> int:
+    """What the configuration says or the plan chose; less where code of the user's own calls for it."""
+    from tfmp.train.executions import steps_for_own_code
+
+    if config.training.steps_per_execution is not None:
+        return task.steps_per_execution
+    rows = -(-config.training.batch_size // task.replicas)
+    own_model = model if config.model.factory else None
+    steps = steps_for_own_code(own_model, callbacks, task.steps_per_execution, rows)
+    if steps != task.steps_per_execution:
+        print(f"tfmp: steps per execution: {steps}, for code of your own", flush=True)
+    return steps
+
+
+def _feeds(
+    config: RunConfig, task: WorkerTask, arrays: DatasetArrays, steps_per_execution: int
+) -> tuple[Any, Any, int]:
     """The training feed, the validation feed and the number of validation steps."""
     from tfmp.data.feed import Feed, FeedPlan
 
@@ -239,7 +256,7 @@ def _feeds(config: RunConfig, task: WorkerTask, arrays: DatasetArrays) -> tuple[
             seed=training.seed,
             shuffle=shuffle,
             steps_per_epoch=steps,
-            steps_per_execution=task.steps_per_execution,
+            steps_per_execution=steps_per_execution,
         )
 
     return (

@@ -78,3 +78,19 @@ def worker_1_stops_alone() -> keras.callbacks.Callback:
                 self.model.stop_training = True
 
     return Stop()
+
+
+def all_stop_at_the_third_batch() -> keras.callbacks.Callback:
+    class Stop(keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            if batch == 2:
+                self.model.stop_training = True
+
+    return Stop()
+
+
+def needs_what_is_not_there() -> keras.callbacks.Callback:
+    import no_such_module  # type: ignore[import-not-found]
+
+    made: keras.callbacks.Callback = no_such_module.make()
+    return made
