@@ -80,7 +80,7 @@ def parts_of_a_step(rows: int, compiled: Compiled) -> dict[str, Callable[[], Any
         x, y = gather(tf.gather(block["index"], k))
         return tf.reduce_sum(x[:, 14, 14]) + tf.cast(y[0], tf.float32)
 
-    gathering = tf.function(gathered, jit_compile=compiled == "all", autograph=False)
+    gathering = tf.function(gathered, autograph=False)
 
     def repeated(one: Callable[[tf.Tensor], Any]) -> Callable[[], Any]:
         def body(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

@@ -55,6 +55,7 @@ def train(rank: int, processes: int, batch: int, epochs: int, port: int, out: st
             correct += (predicted.argmax(1) == y).sum()
         seconds.append(time.perf_counter() - began)
     if processes > 1:
+        dist.barrier()  # who leaves while another still talks to it makes that one abort
         dist.destroy_process_group()
     if rank == 0:
         Path(out).write_text(json.dumps({"samples_per_second": len(images) / statistics.median(seconds[1:])}))

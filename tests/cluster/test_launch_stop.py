@@ -74,6 +74,22 @@ def test_a_stop_signal_reaches_each_worker_once_as_sigterm(zygote: Zygote, case:
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 
 
+def test_a_stop_reaches_the_workers_of_a_helper_that_is_stopped(zygote: Zygote, case: Case) -> None:
+    stop = AfterLines(2, signal.SIGTERM)
+    code = "signal.signal(15, lambda *_: (print('saved'), sys.exit(0))); print('on'); time.sleep(600)"
+    began_s = time.monotonic()
+
+    def on_line(rank: int, stream: str, text: str) -> None:
+        if text == "on":
+            os.kill(zygote.pid, signal.SIGSTOP)
+        stop.on_line(rank, stream, text)
+
+    result = run_group(zygote, case.programs(code, 2), on_line=on_line, on_tick=stop.on_tick, tick_s=0.05)
+    assert result.tail(0) == result.tail(1) == ["on", "saved"]
+    assert (result.exit_code, [e.exit_code for e in result.exits]) == (143, [0, 0])
+    assert time.monotonic() - began_s <= 3
+
+
 def test_a_worker_deaf_to_sigterm_is_killed_after_the_grace_period(zygote: Zygote, case: Case) -> None:
     stop = AfterLines(2, signal.SIGTERM)
     began_s = time.monotonic()

@@ -11,6 +11,7 @@ from tfmp.errors import UsageError
 # (`docs/performance.md`).
 _STEPS_PER_EXECUTION = 32
 _MOST_STEPS_PER_EXECUTION = 512
+_SPLIT_FROM_STEPS = 128
 # How long a call may last, by a guess at the machine: progress, stop requests and checkpoints wait for its end.
 _EXECUTION_S = 0.35
 _FLOPS_PER_S = 1e11  # a slow core has a quarter of it, a fast one twice as much
@@ -42,9 +43,12 @@ def most_steps_per_execution(row_flops: int, rows: int, parameters: int | None) 
 
 
 def _evenly(steps: int, most: int) -> int:
-    """Executions of about one length, none longer than ``most`` steps, and two at least: the first of a run, in which
-    TensorFlow traces and compiles, is left out of its rate."""
-    return -(-steps // max(2, -(-steps // most)))
+    """Executions of about one length, none longer than ``most`` steps.
+
+    Two at least where that costs little: the first of a run, in which TensorFlow traces and compiles, is left out of
+    the epoch's rate.
+    """
+    return -(-steps // max(2 if steps >= _SPLIT_FROM_STEPS else 1, -(-steps // most)))
 
 
 @dataclass(frozen=True)

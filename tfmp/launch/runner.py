@@ -288,6 +288,8 @@ class _GroupRun:
             self.handle(NotForked(rank, message["reason"]))
 
     def _act(self, actions: Sequence[Action]) -> None:
+        if actions:
+            self._zygote.let_go_on()
         for action in actions:
             match action:
                 case Terminate(rank):

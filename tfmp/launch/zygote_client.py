@@ -289,6 +289,10 @@ class Zygote:
         os.close(self._output_fd)
         self._closed = True
 
+    def let_go_on(self) -> None:
+        """Undo a SIGSTOP of someone's: the helper has signals to pass on, and ends to report."""
+        self._process.send_signal(signal.SIGCONT)
+
     def kill(self, worker_pids: Collection[int] = ()) -> None:
         """Kill the helper process and all that came from it; for when it no longer answers, or has died.
 

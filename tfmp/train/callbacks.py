@@ -28,7 +28,8 @@ class Progress(keras.callbacks.Callback):
     The epochs' results also go to ``history``, which a checkpoint keeps.
 
     Three clocks: an epoch's ``seconds`` are those of training steps alone (evaluation and saving left out), and
-    ``samples_per_second`` leaves out the run's first execution too, in which TensorFlow traces and compiles.
+    ``samples_per_second`` leaves out the run's first execution too, in which TensorFlow traces and compiles, unless
+    that is the whole epoch.
     """
 
     def __init__(
@@ -98,6 +99,8 @@ class Progress(keras.callbacks.Callback):
         """Send the epoch's results and print them into the log."""
         # Less than the epoch's steps where a callback ended it.
         rate = self._rate(self._epoch_began + self._trained_s - self._before_s, self._step)
+        if rate is None and self._trained_s > 0:
+            rate = self._step / self._steps * self._samples / self._trained_s
         numbers = _numbers(logs)
         text = " ".join(f"{name} {value:.6f}" for name, value in numbers.items())
         print(f"tfmp: epoch {self._epoch}/{self._epochs} {text}", flush=True)
