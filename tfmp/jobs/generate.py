@@ -167,7 +167,7 @@ def _seen_from(folder: Path, path: Path | None, *, absolute: bool = False) -> st
     """A path as a file in ``folder`` names it."""
     if path is None:
         return None
-    return os.path.abspath(path) if absolute else os.path.relpath(path.absolute(), folder)
+    return os.path.normpath(path.absolute()) if absolute else os.path.relpath(path.absolute(), folder)
 
 
 def _warnings(options: GenerateOptions) -> list[str]:
