@@ -86,7 +86,9 @@ def main() -> None:
     for name in options.only.split(","):
         command = [sys.executable, str(HERE / f"{name}.py"), *more[name]]
         began = time.monotonic()
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+        if done.returncode:
+            raise SystemExit(f"{name} failed with exit code {done.returncode}, after it had printed:\n{done.stdout}")
         minutes = (time.monotonic() - began) / 60
         block = done.stdout.strip() if "| ---" in done.stdout else f"```\n{done.stdout.strip()}\n```"
         text += ["", f"## {SECTIONS[name]}", "", f"`python benchmarks/{name}.py` ({minutes:.0f} min)", "", block]

@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--set", dest="sets", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--output", type=Path, default=Path("runs/scaling.json"))
     options = parser.parse_args()
+    options.output.parent.mkdir(parents=True, exist_ok=True)  # found out now, not after ten minutes
     cores = available_cores()
     models = [UNIT_PARAMETERS * hidden_units(one) + OTHER_PARAMETERS for one in options.parameters]
     plan = TrialPlan(options.workers, (options.batch_size,), (options.collective,), cores, TRAIN_SAMPLES, weak=False)
