@@ -29,7 +29,7 @@ def slurm() -> None:
         return
     if os.geteuid() != 0 or not _SCRIPT.exists() or shutil.which("apt-get") is None:
         pytest.skip("no Slurm answers, and only root on a Debian machine can start one")
-    done = subprocess.run([_SCRIPT], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([_SCRIPT, "up"], capture_output=True, text=True, timeout=240)
     if done.returncode != 0:
         pytest.skip(f"no Slurm can be started here: {done.stderr[-300:]}")
 

@@ -180,8 +180,9 @@ def test_a_frozen_worker_is_named_by_the_others(tmp_path: Path, what: str) -> No
         began = time.monotonic()
         codes = [launcher.wait(40) for launcher in (zero, two)]
         assert time.monotonic() - began < 6 + 8
-        # A stopped worker process is seen by its own launcher, which tells the others: its exit code is theirs.
-        assert codes == ([138, 138] if what == "launcher" else [1, 1]), zero.text + two.text
+        # A stopped worker process is seen by its own launcher, whose code is 1, and by the leader, which then speaks of
+        # a peer: whichever is first.
+        assert codes in ([[138, 138]] if what == "launcher" else [[1, 1], [138, 138]]), zero.text + two.text
         for launcher in (zero, two):
             how = "is lost: nothing heard from it for" if what == "launcher" else "is stopped"
             assert f"error: worker 1 {how}" in launcher.text
