@@ -109,7 +109,8 @@ def test_kill_9_of_the_helper_ends_the_run_and_all_workers_daemons_included(case
     assert [e.cause for e in result.exits] == ["stopped by tfmp"] * 2
 
 
-def test_a_helper_that_is_stopped_does_not_hold_the_launcher(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_helper_that_does_not_answer_does_not_hold_the_launcher(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Zygote, "let_go_on", lambda self: None)  # as if it hung, not just stood
     monkeypatch.setattr("tfmp.launch.supervisor._KILL_CONFIRM_S", 0.3)
     stopped: list[int] = []
     alive_at_the_last_resort: list[list[str]] = []
