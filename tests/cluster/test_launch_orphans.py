@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from launch_support import Case, run_launcher
 
+from tfmp.launch.helper_errors import HelperDied
 from tfmp.launch.runner import GroupControl, run_group
-from tfmp.launch.zygote_client import HelperDied, Zygote
+from tfmp.launch.zygote_client import Zygote
 
 ENDLESS = "time.sleep(600)"
 

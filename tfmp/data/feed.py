@@ -18,7 +18,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tfmp.data.order import epoch_plan
-from tfmp.distribute.keras_hooks import EndlessAdapter
+from tfmp.distribute.keras_hooks import endless_adapter
 from tfmp.distribute.local_data import LocalDataset
 
 _LAST_EPOCH = 2**31 - 1
@@ -181,7 +181,7 @@ class Feed:
             return endless.prefetch(1).with_options(options)
 
         if self._plan.local_replicas == 1:
-            return EndlessAdapter(LocalDataset(share()))
+            return endless_adapter(LocalDataset(share()))
         # The plan already says which replicas are this worker's.
         return strategy.distribute_datasets_from_function(lambda context: share())
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 from tensorflow.python.eager import context as tf_context
 
 from tfmp.distribute.strategy import is_multi_worker
@@ -106,16 +105,20 @@ def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_s
     model._maybe_symbolic_build = symbolic_build
 
 
-class EndlessAdapter(DataAdapter):
+def endless_adapter(dataset: tf.distribute.DistributedDataset) -> Any:
     """What ``fit`` and ``evaluate`` take as a data set that is distributed already and has no end.
 
-    Keras knows TensorFlow's own classes of distributed data sets by name.
+    Keras knows TensorFlow's own classes of distributed data sets by name, and takes adapters of its own class.
     """
+    from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
-    def __init__(self, dataset: tf.distribute.DistributedDataset) -> None:
-        self.get_tf_dataset = lambda: dataset
+    class Endless(DataAdapter):
+        num_batches = None
 
-    num_batches = None
+        def get_tf_dataset(self) -> Any:
+            return dataset
+
+    return Endless()
 
 
 def check_order_is_shared(adapter: Any) -> None:

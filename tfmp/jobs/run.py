@@ -223,10 +223,11 @@ class Run:
         culprit = findings.verdict.culprit
         for line in findings.details if own else []:
             complain(f"  {line}")
-        tail = [line for line in result.tail(culprit.rank) if not is_noise(line)] if culprit else []
-        if own and culprit is not None and tail:
-            complain(f"  last lines of worker {culprit.rank} ({self._folder.log(self.number, culprit.rank)}):")
-            complain("\n".join(f"  | {line}" for line in tail))
+        if own and culprit is not None:
+            tail = [f"  | {line}" for line in result.tail(culprit.rank) if not is_noise(line)]
+            if tail:
+                complain(f"  last lines of worker {culprit.rank} ({self._folder.log(self.number, culprit.rank)}):")
+                complain("\n".join(tail))
         if own and (others := other_workers(result, findings.verdict)):
             complain(others)
         complain(f"  run folder: {self._folder.path}")

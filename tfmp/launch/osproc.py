@@ -133,6 +133,11 @@ def state_of(pid: int) -> str:
         return ""
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger (proc(5))."""
+    return state_of(pid) in ("T", "t")
+
+
 def children() -> list[int]:
     """Return the process ids of this process's children, zombies included."""
     found: list[int] = []
@@ -219,10 +224,3 @@ def reap_strays(keep: int) -> None:
 def thread_count() -> int:
     """Return the number of threads of this process."""
     return len(list(_TASKS.iterdir()))
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal or a debugger (proc(5): state T or t)."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] in ([b"T"], [b"t"])
-    return False

@@ -34,11 +34,12 @@ from tfmp.launch.events import (
     StopRequested,
     Terminate,
 )
+from tfmp.launch.helper_errors import HelperDied
 from tfmp.launch.signals import SignalInbox
 from tfmp.launch.spec import GroupResult, Stream, WorkerSpec
 from tfmp.launch.supervisor import STOP_SIGNALS, StopPolicy, Supervisor
 from tfmp.launch.worker_io import WorkerIO
-from tfmp.launch.zygote_client import HelperDied, Zygote
+from tfmp.launch.zygote_client import Zygote
 
 OnEvent = Callable[[int, dict[str, Any]], None]
 OnLine = Callable[[int, Stream, str], None]

@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 import tfmp
 from tfmp.errors import TfmpError
 from tfmp.launch import osproc, wire
-from tfmp.launch.spec import signal_name
+from tfmp.launch.helper_errors import HelperDied, cannot_serve, helper_died, still_importing
 
 PrivateNetwork = Literal["auto", "on", "off"]
 
@@ -33,10 +33,6 @@ _LEAVE_TIMEOUT_S = 4.0
 _KILL_TIMEOUT_S = 1.0
 _OUTPUT_TAIL_BYTES = 16 * 1024
 _OUTPUT_TAIL_LINES = 12
-
-
-class HelperDied(TfmpError):
-    """The helper process is gone although nobody asked it to leave."""
 
 
 class HasFileno(Protocol):
@@ -201,15 +197,7 @@ class Zygote:
                 if left_s <= 0:
                     stopped = osproc.is_stopped(self.pid)
                     self.kill()
-                    if stopped:
-                        raise TfmpError(
-                            f"the helper process {self.pid} was stopped (SIGSTOP) while importing, for {timeout_s:g} s",
-                            hint="fg, or kill -CONT, lets a stopped process go on",
-                        )
-                    raise TfmpError(
-                        f"the helper process was still importing after {timeout_s:g} s",
-                        hint="a slow network file system? try the same import in python; --start-timeout allows more",
-                    )
+                    raise still_importing(self.pid, timeout_s, stopped=stopped)
                 for key, _ in selector.select(left_s):
                     if key.fileobj is interrupt:
                         return None
@@ -260,7 +248,7 @@ class Zygote:
             raise self._obituary()
         message = received[0]
         if message["op"] == "failed":
-            raise self._failure(message["stage"], message["detail"])
+            raise cannot_serve(message["stage"], message["detail"])
         if message["op"] == "ready":
             fields = ("pid", "import_s", "threads", "private_network", "network_note")
             self._ready = ZygoteReady(**{name: message[name] for name in fields})
@@ -312,28 +300,8 @@ class Zygote:
     def _obituary(self) -> HelperDied:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_KILL_TIMEOUT_S)
-        code = self._process.returncode
-        if code is None:
-            how = "closed its connection"
-        elif code < 0:
-            how = f"was killed by signal {-code} ({signal_name(-code)})"
-        else:
-            how = f"ended with exit code {code}"
-        when = "" if self._ready is not None else " while it imported"
-        imports = f"imports {', '.join(self._preload)} and " if self._preload else ""
-        what = f"the helper process that {imports}starts the workers {how}{when}"
-        tail = "" if code == -signal.SIGKILL else self.output_tail()  # it had no chance to say anything about it
-        hint = "look for the kernel's out-of-memory killer in `dmesg`" if code == -signal.SIGKILL else None
-        return HelperDied(f"{what}\n{tail}" if tail else what, where=f"pid {self.pid}", hint=hint)
-
-    @staticmethod
-    def _failure(stage: str, detail: str) -> TfmpError:
-        if stage == "network":
-            return TfmpError(
-                f"a private network for the workers was asked for and refused: {detail}",
-                hint="let tfmp choose (auto), or allow network namespaces",
-            )
-        return TfmpError(f"importing what the workers need failed:\n{detail}", hint="try the same import in python")
+        code, importing = self._process.returncode, self._ready is None
+        return helper_died(self.pid, code, self._preload, importing=importing, tail=self.output_tail())
 
 
 def _bootstrap() -> str:
