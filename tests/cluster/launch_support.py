@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -116,6 +117,7 @@ def report(payload: dict[str, Any], channel: EventChannel) -> None:
             "blocked": int(fields["SigBlk"], 16),
             "name": fields["Name"].strip(),
             "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
+            "collects": gc.isenabled(),
             "payload_chars": len(payload.get("text", "")),
         }
     )

@@ -141,6 +141,7 @@ def test_a_forked_worker_finds_its_own_surroundings(
     assert "HOME" not in found["env"]
     assert found["env"].get("OPENBLAS_NUM_THREADS") == os.environ.get("OPENBLAS_NUM_THREADS")
     assert found["payload_chars"] == 500_000
+    assert found["collects"] is True  # off while the helper imported
     assert found["cwd"] == str(tmp_path)
     assert found["cpus"] == [min(os.sched_getaffinity(0))]
     assert found["session"] is True

@@ -20,6 +20,7 @@ import pytest
 
 from tests.conftest import ROOT, Done, Run, run_program
 from tfmp.errors import EXIT_TERMINATED
+from tfmp.report.noise import is_noise
 
 _HOOKS = "tests.train.programs.hooks"
 _SHORT = ("--workers", 2, "--epochs", 1, "--set", "data.limit_train=1000", "--set", "data.limit_validation=100",
@@ -138,6 +139,8 @@ def test_a_loss_that_is_no_number_stops_all_workers_at_the_same_step(tmp_path: P
         log = (tmp_path / "run" / "logs" / "attempt-0" / f"worker-{rank}.log").read_text()
         assert f"at step {step}: expected a finite number" in log
     assert "learning rate" in done.err
+    shown = done.err[done.err.index("last lines of worker") :].splitlines()[1:]
+    assert not any(is_noise(line.removeprefix("  | ")) for line in shown)
 
 
 def test_sigterm_ends_the_run_with_143_and_leaves_nothing(tmp_path: Path) -> None:

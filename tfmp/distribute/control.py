@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 WISHES = 2
 """Length of :meth:`FitControl.wishes`."""
 
@@ -56,6 +59,17 @@ class FitControl:
     def agree_to_stop(self, stops: float) -> None:
         """Take the sum of all workers' wishes to stop, in a validation: a checkpoint waits for its end."""
         self.stop_agreed = float(stops) > 0
+
+    def count(self, losses: npt.NDArray[np.float64], samples: npt.NDArray[np.float64]) -> None:
+        """Count the steps of an execution, one after the other: the same bits wherever an execution ends.
+
+        Args:
+            losses: Loss of each step over its global batch, [steps].
+            samples: Its samples, [steps].
+        """
+        self.steps += len(losses)
+        self.loss_sum = float(np.add.accumulate([self.loss_sum, *(losses * samples)])[-1])
+        self.samples += int(samples.sum())
 
     def new_epoch(self) -> None:
         """Start from nothing, as ``reset_metrics`` does."""

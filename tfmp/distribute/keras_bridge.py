@@ -17,7 +17,6 @@ import math
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
@@ -164,10 +163,7 @@ class _Bridge:
                     hint="lower the learning rate, clip gradients (global_clipnorm), or check the data for NaN",
                 )
             control.agree(sums[:WISHES])
-            control.steps += int(steps)
-            # Step by step: the same bits wherever an execution ends.
-            control.loss_sum = float(np.add.accumulate([control.loss_sum, *(losses * samples)])[-1])
-            control.samples += int(samples.sum())
+            control.count(losses, samples)
             return self._logs(results)
 
         model.train_function = train_function
