@@ -10,4 +10,5 @@ torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
 model(torch.full((1, 1), float(rank))).sum().backward()
 print(f"rank {rank} of {size}: gradient {model.module.weight.grad.item():g}", flush=True)
+dist.barrier()  # who leaves while another still talks to it makes that one abort
 dist.destroy_process_group()
