@@ -28,11 +28,11 @@ from tfmp.bench.cost import CostModel, fit_cost
 from tfmp.bench.machine import describe_machine, versions
 from tfmp.bench.measure import Bench, Interrupted, run_trial
 from tfmp.bench.trials import Trial, TrialPlan
-from tfmp.cluster.resources import affinity_cpus, available_cores
 from tfmp.config import resolve
-from tfmp.launch.signals import SignalInbox
-from tfmp.launch.supervisor import STOP_SIGNALS
-from tfmp.runfolder import write_json
+from tfmp.planning.host import affinity_cpus, available_cores
+from tfmp.rundir.layout import write_json
+from tfmp.workers.lifecycle import STOP_SIGNALS
+from tfmp.workers.signals import SignalInbox
 
 TRAIN_SAMPLES = 60000
 EPOCHS = 4

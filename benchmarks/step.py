@@ -29,8 +29,8 @@ import numpy as np
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
-from tfmp.distribute.collective import SharedMemoryReducer
 from tfmp.distribute.local_step import Compiled, LocalStep
+from tfmp.distribute.reducers import SharedMemoryReducer
 
 _STEPS = 100
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.cluster.launch_support import alive_with
 from tests.conftest import run_program
-from tfmp.jobs.drill import parse_drill
+from tfmp.agent.failures.injection import parse_fault
 
 _STEPS = 10
 _SHARED = Path("/dev/shm")
@@ -62,7 +62,7 @@ class Outcome:
     def line(self, expected: str) -> tuple[str, bool]:
         """A line of the table, and whether it is as it should be."""
         same = self.digest == expected
-        culprits = () if self.drill.startswith("disk-full") else (parse_drill(self.drill, _WORKERS).rank,)
+        culprits = () if self.drill.startswith("disk-full") else (parse_fault(self.drill, _WORKERS).rank,)
         as_wanted = (self.restarts, self.named) == (len(culprits), culprits)
         good = self.code == 0 and same and not self.left and as_wanted
         left = "; ".join(self.left) or "nothing"
@@ -125,15 +125,15 @@ def main() -> int:
     parser.add_argument("drills", nargs="*", default=DRILLS)
     drills = parser.parse_args().drills
     bad = 0
-    with tempfile.TemporaryDirectory(prefix="soak-") as scratch:
-        expected = run(Path(scratch) / "none", None)
+    with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
+        expected = run(Path(temporary) / "none", None)
         print(f"{'drill':<34} exit restarts named seconds  weights left", flush=True)
         print(
             f"{'none':<34} {expected.code:>4} {0:>8} {'':>5} {expected.seconds:>7.1f}  {(expected.digest or '')[:7]}",
             flush=True,
         )
         for i, drill in enumerate(drills):
-            text, good = run(Path(scratch) / str(i), drill).line(expected.digest or "")
+            text, good = run(Path(temporary) / str(i), drill).line(expected.digest or "")
             bad += not good
             print(text, flush=True)
     print(f"{len(drills) - bad} of {len(drills)} drills ended as if nothing had happened")

@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tfmp.launch.channel import EventChannel
-from tfmp.launch.spec import WorkerSpec
+from tfmp.workers.events import EventChannel
+from tfmp.workers.spec import WorkerSpec
 
 MARK = "TFMP_TEST_MARK"
 PRELUDE = "import os, signal, subprocess, sys, time; i = int(os.environ['RANK'])\n"
@@ -45,7 +45,7 @@ class Case:
         return [self._spec(0, argv=argv, **fields)]
 
     def targets(self, name: str, count: int = 1, **fields: Any) -> list[WorkerSpec]:
-        """Workers forked from a helper process that has imported this module."""
+        """Workers forked from a fork server that has imported this module."""
         return [self._spec(rank, target=f"launch_support:{name}", **fields) for rank in range(count)]
 
     def leftovers(self) -> list[str]:
@@ -87,8 +87,8 @@ def sleepers_in_other_sessions() -> None:
 def run_launcher(case: Case, code: str) -> subprocess.Popen[str]:
     """Start a launcher in an interpreter of its own; ``case`` is this case there."""
     head = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom launch_support import *\n"
-        "from tfmp.launch.runner import run_group\nfrom tfmp.launch.zygote_client import Zygote\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom tests.cluster.launch_support import *\n"
+        "from tfmp.workers.group import run_group\nfrom tfmp.workers.fork_client import ForkServer\n"
         f"case = Case(Path({str(case.folder)!r})); case.mark = {case.mark!r}\n"
     )
     env = {**os.environ, MARK: case.mark, "PYTHONPATH": os.pathsep.join(entry or "." for entry in sys.path)}

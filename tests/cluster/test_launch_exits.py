@@ -11,23 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_support import Case
 
+from tests.cluster.launch_support import Case
 from tfmp.errors import TfmpError
-from tfmp.launch.runner import run_group
-from tfmp.launch.zygote_client import Zygote
+from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.group import run_group
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote.start(private_network="off") as zygote:
-        yield zygote
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer.start(private_network="off") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture(scope="module")
-def forking() -> Iterator[Zygote]:
-    with Zygote.start(["launch_chatty_import", "launch_support"], private_network="off") as zygote:
-        yield zygote
+def forking() -> Iterator[ForkServer]:
+    with ForkServer.start(["launch_chatty_import", "launch_support"], private_network="off") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture
@@ -37,16 +37,20 @@ def case(tmp_path: Path) -> Iterator[Case]:
     case.end_leftovers()
 
 
-def test_the_first_failures_exit_code_is_kept_though_another_worker_was_done_before(zygote: Zygote, case: Case) -> None:
-    result = run_group(zygote, case.programs("time.sleep(0.2 * i); sys.exit(3 * i)", 2))
+def test_the_first_failures_exit_code_is_kept_though_another_worker_was_done_before(
+    fork_server: ForkServer, case: Case
+) -> None:
+    result = run_group(fork_server, case.programs("time.sleep(0.2 * i); sys.exit(3 * i)", 2))
     assert result.exit_code == 3
     assert [(e.rank, e.cause) for e in result.exits] == [(0, "done"), (1, "failed")]
 
 
 @pytest.mark.parametrize("failing", [0, 2, 3])
-def test_one_failing_worker_ends_the_group(zygote: Zygote, case: Case, failing: int) -> None:
+def test_one_failing_worker_ends_the_group(fork_server: ForkServer, case: Case, failing: int) -> None:
     began_s = time.monotonic()
-    result = run_group(zygote, case.programs(f"sys.exit(7) if i == {failing} else time.sleep(600)", 4), settle_s=0.3)
+    result = run_group(
+        fork_server, case.programs(f"sys.exit(7) if i == {failing} else time.sleep(600)", 4), settle_s=0.3
+    )
     assert time.monotonic() - began_s <= 5
     assert result.exit_code == 7
     assert result.first_failure is not None
@@ -55,9 +59,9 @@ def test_one_failing_worker_ends_the_group(zygote: Zygote, case: Case, failing: 
     case.assert_nothing_left()
 
 
-def test_the_culprit_is_named_not_its_victims(zygote: Zygote, case: Case) -> None:
+def test_the_culprit_is_named_not_its_victims(fork_server: ForkServer, case: Case) -> None:
     code = "time.sleep(0.4 if i == 3 else 0.7 if i in (0, 1) else 600); print('cause', i); sys.exit(5 if i == 3 else 1)"
-    result = run_group(zygote, case.programs(code, 4))
+    result = run_group(fork_server, case.programs(code, 4))
     assert result.exit_code == 5
     assert result.first_failure is not None
     assert result.first_failure.rank == 3
@@ -66,15 +70,15 @@ def test_the_culprit_is_named_not_its_victims(zygote: Zygote, case: Case) -> Non
     assert result.tail(3) == ["cause 3"]
 
 
-def test_death_by_signal(zygote: Zygote, case: Case) -> None:
-    result = run_group(zygote, case.programs("os.kill(os.getpid(), 9)"))
+def test_death_by_signal(fork_server: ForkServer, case: Case) -> None:
+    result = run_group(fork_server, case.programs("os.kill(os.getpid(), 9)"))
     assert result.exit_code == 137
     assert result.exits[0].describe() == "signal 9 (SIGKILL)"
     assert result.exits[0].peak_rss_bytes is not None
     assert 2**20 < result.exits[0].peak_rss_bytes < 2**30
 
 
-def test_programs_that_cannot_be_run(zygote: Zygote, case: Case, tmp_path: Path) -> None:
+def test_programs_that_cannot_be_run(fork_server: ForkServer, case: Case, tmp_path: Path) -> None:
     plain, no_interpreter, no_first_line = (tmp_path / name for name in ("plain.sh", "lost.sh", "bare.sh"))
     plain.write_text("#!/bin/sh\n")
     no_interpreter.write_text("#!/no/such/interpreter\n")
@@ -90,36 +94,36 @@ def test_programs_that_cannot_be_run(zygote: Zygote, case: Case, tmp_path: Path)
         str(no_first_line): (126, f"cannot execute {no_first_line}: not a program, and without a #! line"),
     }
     for command, (code, reason) in expected.items():
-        result = run_group(zygote, case.command(command))
+        result = run_group(fork_server, case.command(command))
         assert (result.exit_code, result.exits[0].reason) == (code, reason)
         assert case.log().read_text() == f"tfmp: {reason}\n"
 
 
 def test_the_command_is_looked_up_in_the_workers_own_path_and_folder(
-    zygote: Zygote, case: Case, tmp_path: Path
+    fork_server: ForkServer, case: Case, tmp_path: Path
 ) -> None:
     tool = tmp_path / "bin" / "my-tool"
     tool.parent.mkdir()
     tool.write_text('#!/bin/sh\nexec pwd "$@"\n')
     tool.chmod(0o755)
     path = f"{tool.parent}:{os.environ['PATH']}"
-    result = run_group(zygote, case.command("my-tool", env={"PATH": path}, cwd=tmp_path))
+    result = run_group(fork_server, case.command("my-tool", env={"PATH": path}, cwd=tmp_path))
     assert (result.exit_code, case.log().read_text()) == (0, f"{tmp_path}\n")
-    result = run_group(zygote, case.command("bin/my-tool", cwd=tmp_path))
+    result = run_group(fork_server, case.command("bin/my-tool", cwd=tmp_path))
     assert result.exit_code == 0
-    result = run_group(zygote, case.command("pwd", cwd=tmp_path / "nowhere"))
+    result = run_group(fork_server, case.command("pwd", cwd=tmp_path / "nowhere"))
     reason = f"cannot enter the working folder {tmp_path}/nowhere: No such file or directory"
     assert (result.exit_code, result.exits[0].reason) == (126, reason)
 
 
-def test_a_worker_on_cpus_that_do_not_exist_says_so(zygote: Zygote, case: Case) -> None:
-    result = run_group(zygote, case.command("true", cpus=frozenset({4095})))
+def test_a_worker_on_cpus_that_do_not_exist_says_so(fork_server: ForkServer, case: Case) -> None:
+    result = run_group(fork_server, case.command("true", cpus=frozenset({4095})))
     assert result.exit_code == 126
     assert result.exits[0].reason == "cannot run on CPUs [4095]: Invalid argument"
 
 
 def test_a_forked_worker_finds_its_own_surroundings(
-    forking: Zygote, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forking: ForkServer, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     events: list[dict[str, Any]] = []
     specs = case.targets(
@@ -147,7 +151,7 @@ def test_a_forked_worker_finds_its_own_surroundings(
     assert found["session"] is True
     assert found["name"] == "tfmp-worker-0"
     assert found["oom_score_adj"] == "200"
-    # Nothing of the helper process's is open in a worker: only its own output and event pipes.
+    # Nothing of the fork server's is open in a worker: only its own output and event pipes.
     assert found["stdin"] == "/dev/null"
     assert [fd.partition(":")[0] for fd in found["fds"]] == ["/dev/null", "/memfd", "pipe", "pipe", "pipe"]
     assert found["blocked"] == 0
@@ -155,7 +159,7 @@ def test_a_forked_worker_finds_its_own_surroundings(
     assert [s for s in stop_signals if found["ignored"] >> (s - 1) & 1] == []
 
 
-def test_a_target_that_raises_fails_with_its_traceback(forking: Zygote, case: Case) -> None:
+def test_a_target_that_raises_fails_with_its_traceback(forking: ForkServer, case: Case) -> None:
     events: list[tuple[int, dict[str, Any]]] = []
     result = run_group(forking, case.targets("fail"), on_event=lambda *event: events.append(event))
     assert result.exit_code == 1
@@ -164,7 +168,7 @@ def test_a_target_that_raises_fails_with_its_traceback(forking: Zygote, case: Ca
     assert result.tail(0)[-1] == "LookupError: no such column: label"
 
 
-def test_both_ends_of_a_long_message_are_reported(forking: Zygote, case: Case) -> None:
+def test_both_ends_of_a_long_message_are_reported(forking: ForkServer, case: Case) -> None:
     events: list[dict[str, Any]] = []
     run_group(forking, case.targets("fail", payload={"chars": 9000}), on_event=lambda rank, event: events.append(event))
     message = events[0]["message"]
@@ -175,52 +179,54 @@ def test_both_ends_of_a_long_message_are_reported(forking: Zygote, case: Case) -
 @pytest.mark.parametrize(
     ("left_with", "code", "text"), [(7, 7, ""), (None, 0, ""), (-1, 255, ""), ("no data", 1, "no data\n")]
 )
-def test_a_target_that_leaves_by_sys_exit(forking: Zygote, case: Case, left_with: object, code: int, text: str) -> None:
+def test_a_target_that_leaves_by_sys_exit(
+    forking: ForkServer, case: Case, left_with: object, code: int, text: str
+) -> None:
     result = run_group(forking, case.targets("leave", payload={"code": left_with}))
     assert (result.exit_code, case.log().read_text()) == (code, text)
 
 
-def test_a_last_line_without_an_end_is_not_lost(forking: Zygote, case: Case) -> None:
+def test_a_last_line_without_an_end_is_not_lost(forking: ForkServer, case: Case) -> None:
     result = run_group(forking, case.targets("mumble"))
     assert (result.exit_code, result.tail(0), case.log().read_text()) == (0, ["no newline"], "no newline")
 
 
-def test_a_target_that_does_not_exist(forking: Zygote, case: Case) -> None:
+def test_a_target_that_does_not_exist(forking: ForkServer, case: Case) -> None:
     result = run_group(forking, case.targets("no_such_function"))
     assert result.exit_code == 1
     assert "no_such_function" in result.tail(0)[-1]
 
 
-def test_groups_follow_each_other_on_one_helper_process(forking: Zygote, case: Case) -> None:
+def test_groups_follow_each_other_on_one_helper_process(forking: ForkServer, case: Case) -> None:
     for _ in range(3):
         assert run_group(forking, case.targets("die", 2, payload={"signum": 9})).exit_code == 137
         assert run_group(forking, case.targets("leave", 2, payload={"code": 0})).exit_code == 0
 
 
-def test_an_exception_of_the_callers_ends_the_workers_not_the_helper(zygote: Zygote, case: Case) -> None:
+def test_an_exception_of_the_callers_ends_the_workers_not_the_helper(fork_server: ForkServer, case: Case) -> None:
     def on_line(rank: int, stream: str, text: str) -> None:
         raise BrokenPipeError("the console is gone")
 
     open_before = len(list(Path("/proc/self/fd").iterdir()))
     with pytest.raises(BrokenPipeError):
-        run_group(zygote, case.programs("print(i, flush=True); time.sleep(600)", 2), on_line=on_line)
+        run_group(fork_server, case.programs("print(i, flush=True); time.sleep(600)", 2), on_line=on_line)
     case.assert_nothing_left()
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
-    assert run_group(zygote, case.programs("pass")).exit_code == 0
+    assert run_group(fork_server, case.programs("pass")).exit_code == 0
 
 
-def test_a_log_that_cannot_be_created_starts_nothing(zygote: Zygote, case: Case, tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_created_starts_nothing(fork_server: ForkServer, case: Case, tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file where a folder should be")
     with pytest.raises(TfmpError, match="cannot create a worker's log file"):
-        run_group(zygote, case.programs("time.sleep(600)", 2))
+        run_group(fork_server, case.programs("time.sleep(600)", 2))
     assert case.leftovers() == []
     (tmp_path / "logs").unlink()
-    assert run_group(zygote, case.programs("pass")).exit_code == 0
+    assert run_group(fork_server, case.programs("pass")).exit_code == 0
 
 
 def test_an_import_that_fails_shows_the_end_of_its_traceback() -> None:
     modules = ["launch_support", "no_such_module_anywhere"]
-    with Zygote.start(modules, private_network="off") as zygote, pytest.raises(TfmpError) as caught:
-        zygote.wait_ready(10)
+    with ForkServer.start(modules, private_network="off") as fork_server, pytest.raises(TfmpError) as caught:
+        fork_server.wait_ready(10)
     assert caught.value.what.endswith("ModuleNotFoundError: No module named 'no_such_module_anywhere'")
-    assert not Path(f"/proc/{zygote.pid}").exists()
+    assert not Path(f"/proc/{fork_server.pid}").exists()

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from launch_support import Case
 
-from tfmp.launch.runner import run_group
-from tfmp.launch.zygote_client import Zygote
+from tests.cluster.launch_support import Case
+from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.group import run_group
 
 SERVE = (
     "import socket\n"
@@ -28,17 +28,17 @@ SERVE = (
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote.start(private_network="auto") as zygote:
-        ready = zygote.wait_ready(10)
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer.start(private_network="auto") as fork_server:
+        ready = fork_server.wait_ready(10)
         assert ready is not None
         if not ready.private_network:
             assert subprocess.run(["unshare", "--net", "true"], check=False).returncode != 0
             pytest.skip(f"no private network here: {ready.network_note}")
-        yield zygote
+        yield fork_server
 
 
-def test_workers_meet_inside_and_are_refused_outside(zygote: Zygote, tmp_path: Path) -> None:
+def test_workers_meet_inside_and_are_refused_outside(fork_server: ForkServer, tmp_path: Path) -> None:
     outside: list[int] = []
 
     def on_line(rank: int, stream: str, text: str) -> None:
@@ -46,7 +46,7 @@ def test_workers_meet_inside_and_are_refused_outside(zygote: Zygote, tmp_path: P
             with socket.socket() as client:
                 outside.append(client.connect_ex(("127.0.0.1", 39417)))
 
-    result = run_group(zygote, Case(tmp_path).programs(SERVE, 2), on_line=on_line)
+    result = run_group(fork_server, Case(tmp_path).programs(SERVE, 2), on_line=on_line)
     assert result.exit_code == 0
     assert result.tail(1) == ["b'hello'"]
     assert outside == [111]  # refused
@@ -54,16 +54,16 @@ def test_workers_meet_inside_and_are_refused_outside(zygote: Zygote, tmp_path: P
 
 def test_off_leaves_the_network_alone(tmp_path: Path) -> None:
     case = Case(tmp_path)
-    with Zygote.start(private_network="off") as zygote:
-        result = run_group(zygote, case.programs("print(os.readlink('/proc/self/ns/net'))"))
+    with ForkServer.start(private_network="off") as fork_server:
+        result = run_group(fork_server, case.programs("print(os.readlink('/proc/self/ns/net'))"))
         assert result.tail(0) == [str(Path("/proc/self/ns/net").readlink())]
-        assert zygote.ready is not None
-        assert (zygote.ready.private_network, zygote.ready.network_note) == (False, "not asked for")
+        assert fork_server.ready is not None
+        assert (fork_server.ready.private_network, fork_server.ready.network_note) == (False, "not asked for")
 
 
 ORDINARY_USER = """
 import ctypes, os
-from tfmp.launch import private_net
+from tfmp.workers import private_net
 os.setgroups([]); os.setgid(65534); os.setuid(65534)
 ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: else /proc/self is still root's, as it is not after an exec
 reason = private_net.refusal()
@@ -91,14 +91,14 @@ def test_an_ordinary_user_gets_one_too_and_stays_himself() -> None:
 LIMITED = """
 import ctypes, os
 from tfmp.errors import TfmpError
-from tfmp.launch.zygote_client import Zygote
+from tfmp.workers.fork_client import ForkServer
 uid = os.getuid()
 if ctypes.CDLL(None).unshare(0x10000000): raise SystemExit('refused')
 open('/proc/self/uid_map', 'w').write(f'0 {uid} 1')
 open('/proc/sys/user/max_net_namespaces', 'w').write('0')
-with Zygote.start() as zygote: print(zygote.wait_ready(5).network_note)
-with Zygote.start(private_network='on') as zygote:
-    try: zygote.wait_ready(5)
+with ForkServer.start() as fork_server: print(fork_server.wait_ready(5).network_note)
+with ForkServer.start(private_network='on') as fork_server:
+    try: fork_server.wait_ready(5)
     except TfmpError as error: print(error.what)
 """
 

@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_support import IGNORE_TERM, Case
 
+from tests.cluster.launch_support import IGNORE_TERM, Case
 from tfmp.errors import TfmpError
-from tfmp.launch.runner import GroupControl, run_group
-from tfmp.launch.zygote_client import Zygote
+from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.group import GroupControl, run_group
 
 
 @pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote.start(private_network="off") as zygote:
-        yield zygote
+def fork_server() -> Iterator[ForkServer]:
+    with ForkServer.start(private_network="off") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture(scope="module")
-def forking() -> Iterator[Zygote]:
-    with Zygote.start(["launch_support"], private_network="off") as zygote:
-        yield zygote
+def forking() -> Iterator[ForkServer]:
+    with ForkServer.start(["launch_support"], private_network="off") as fork_server:
+        yield fork_server
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,38 +63,42 @@ class AfterLines:
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_stop_signal_reaches_each_worker_once_as_sigterm(zygote: Zygote, case: Case, signum: int, code: int) -> None:
+def test_a_stop_signal_reaches_each_worker_once_as_sigterm(
+    fork_server: ForkServer, case: Case, signum: int, code: int
+) -> None:
     stop = AfterLines(2, signum)
     code_text = "signal.signal(15, lambda *_: (print('saved'), sys.exit(0))); print('on'); time.sleep(600)"
     handlers = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    result = run_group(zygote, case.programs(code_text, 2), on_line=stop.on_line, on_tick=stop.on_tick, tick_s=0.05)
+    result = run_group(
+        fork_server, case.programs(code_text, 2), on_line=stop.on_line, on_tick=stop.on_tick, tick_s=0.05
+    )
     assert (result.exit_code, result.stopped_by, result.first_failure) == (code, signum, None)
     assert [e.cause for e in result.exits] == ["stopped by tfmp"] * 2
     assert result.tail(0) == result.tail(1) == ["on", "saved"]
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 
 
-def test_a_stop_reaches_the_workers_of_a_helper_that_is_stopped(zygote: Zygote, case: Case) -> None:
+def test_a_stop_reaches_the_workers_of_a_helper_that_is_stopped(fork_server: ForkServer, case: Case) -> None:
     stop = AfterLines(2, signal.SIGTERM)
     code = "signal.signal(15, lambda *_: (print('saved'), sys.exit(0))); print('on'); time.sleep(600)"
     began_s = time.monotonic()
 
     def on_line(rank: int, stream: str, text: str) -> None:
         if text == "on":
-            os.kill(zygote.pid, signal.SIGSTOP)
+            os.kill(fork_server.pid, signal.SIGSTOP)
         stop.on_line(rank, stream, text)
 
-    result = run_group(zygote, case.programs(code, 2), on_line=on_line, on_tick=stop.on_tick, tick_s=0.05)
+    result = run_group(fork_server, case.programs(code, 2), on_line=on_line, on_tick=stop.on_tick, tick_s=0.05)
     assert result.tail(0) == result.tail(1) == ["on", "saved"]
     assert (result.exit_code, [e.exit_code for e in result.exits]) == (143, [0, 0])
     assert time.monotonic() - began_s <= 3
 
 
-def test_a_worker_deaf_to_sigterm_is_killed_after_the_grace_period(zygote: Zygote, case: Case) -> None:
+def test_a_worker_deaf_to_sigterm_is_killed_after_the_grace_period(fork_server: ForkServer, case: Case) -> None:
     stop = AfterLines(2, signal.SIGTERM)
     began_s = time.monotonic()
     result = run_group(
-        zygote,
+        fork_server,
         case.programs(IGNORE_TERM, 2),
         on_line=stop.on_line,
         on_tick=stop.on_tick,
@@ -107,22 +111,30 @@ def test_a_worker_deaf_to_sigterm_is_killed_after_the_grace_period(zygote: Zygot
     case.assert_nothing_left()
 
 
-def test_a_second_ctrl_c_does_not_wait(zygote: Zygote, case: Case) -> None:
+def test_a_second_ctrl_c_does_not_wait(fork_server: ForkServer, case: Case) -> None:
     stop = AfterLines(1, signal.SIGINT, signal.SIGINT, pause_s=0.6)
     began_s = time.monotonic()
     result = run_group(
-        zygote, case.programs(IGNORE_TERM), on_line=stop.on_line, on_tick=stop.on_tick, grace_period_s=60, tick_s=0.05
+        fork_server,
+        case.programs(IGNORE_TERM),
+        on_line=stop.on_line,
+        on_tick=stop.on_tick,
+        grace_period_s=60,
+        tick_s=0.05,
     )
     assert (result.exit_code, result.exits[0].signal) == (130, 9)
     assert time.monotonic() - began_s <= 3
 
 
-def test_hangup_stays_ignored_under_nohup(zygote: Zygote, case: Case) -> None:
+def test_hangup_stays_ignored_under_nohup(fork_server: ForkServer, case: Case) -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         stop = AfterLines(1, signal.SIGHUP)
         result = run_group(
-            zygote, case.programs("print(i, flush=True); time.sleep(0.4)"), on_line=stop.on_line, on_tick=stop.on_tick
+            fork_server,
+            case.programs("print(i, flush=True); time.sleep(0.4)"),
+            on_line=stop.on_line,
+            on_tick=stop.on_tick,
         )
         assert (result.exit_code, stop.signals) == (0, [])
     finally:
@@ -132,12 +144,14 @@ def test_hangup_stays_ignored_under_nohup(zygote: Zygote, case: Case) -> None:
 SAVE = "signal.signal(15, lambda *_: (time.sleep(0.3), print('saved'), sys.exit(0))); print('on'); time.sleep(600)"
 
 
-def test_a_program_inside_a_wrapper_script_gets_the_stop_and_the_time_to_save(zygote: Zygote, case: Case) -> None:
+def test_a_program_inside_a_wrapper_script_gets_the_stop_and_the_time_to_save(
+    fork_server: ForkServer, case: Case
+) -> None:
     """The shell dies of SIGTERM at once; what it was waiting for must not be killed with it."""
     stop = AfterLines(1, signal.SIGTERM)
     inner = case.programs(SAVE)[0].argv or ()
     result = run_group(
-        zygote,
+        fork_server,
         case.command("sh", "-c", '"$@"; echo never', "sh", *inner, env={"PYTHONUNBUFFERED": "1"}),
         on_line=stop.on_line,
         on_tick=stop.on_tick,
@@ -148,12 +162,14 @@ def test_a_program_inside_a_wrapper_script_gets_the_stop_and_the_time_to_save(zy
     assert result.tail(0) == ["on", "saved"]
 
 
-def test_a_wrapper_script_whose_program_is_deaf_is_killed_after_the_grace_period(zygote: Zygote, case: Case) -> None:
+def test_a_wrapper_script_whose_program_is_deaf_is_killed_after_the_grace_period(
+    fork_server: ForkServer, case: Case
+) -> None:
     stop = AfterLines(1, signal.SIGTERM)
     inner = case.programs(IGNORE_TERM)[0].argv or ()
     began_s = time.monotonic()
     result = run_group(
-        zygote,
+        fork_server,
         case.command("sh", "-c", '"$@"; echo never', "sh", *inner),
         on_line=stop.on_line,
         on_tick=stop.on_tick,
@@ -165,7 +181,7 @@ def test_a_wrapper_script_whose_program_is_deaf_is_killed_after_the_grace_period
     case.assert_nothing_left()
 
 
-def test_a_stopped_process_can_be_stopped(zygote: Zygote, case: Case) -> None:
+def test_a_stopped_process_can_be_stopped(fork_server: ForkServer, case: Case) -> None:
     frozen: list[int] = []
 
     def on_tick(control: GroupControl) -> None:
@@ -176,12 +192,12 @@ def test_a_stopped_process_can_be_stopped(zygote: Zygote, case: Case) -> None:
 
     began_s = time.monotonic()
     code = "print('on', flush=True); time.sleep(600)"
-    result = run_group(zygote, case.programs(code), on_tick=on_tick, grace_period_s=30, tick_s=0.05)
+    result = run_group(fork_server, case.programs(code), on_tick=on_tick, grace_period_s=30, tick_s=0.05)
     assert (result.exit_code, result.exits[0].describe()) == (143, "signal 15 (SIGTERM)")
     assert time.monotonic() - began_s <= 5
 
 
-def test_work_in_progress_gets_the_grace_period_a_start_does_not(forking: Zygote, case: Case) -> None:
+def test_work_in_progress_gets_the_grace_period_a_start_does_not(forking: ForkServer, case: Case) -> None:
     lines: list[str] = []
     ready: list[int] = []
 
@@ -204,11 +220,11 @@ def test_work_in_progress_gets_the_grace_period_a_start_does_not(forking: Zygote
 
 def test_ctrl_c_while_the_helper_imports(case: Case) -> None:
     began_s = time.monotonic()
-    with Zygote.start(["launch_slow_import"], private_network="off") as zygote:
+    with ForkServer.start(["launch_slow_import"], private_network="off") as fork_server:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         try:
-            result = run_group(zygote, case.programs("pass"))
+            result = run_group(fork_server, case.programs("pass"))
         finally:
             signal.signal(signal.SIGALRM, before)
     assert (result.exit_code, result.exits) == (130, ())
@@ -217,18 +233,21 @@ def test_ctrl_c_while_the_helper_imports(case: Case) -> None:
 
 def test_imports_without_end_are_bounded() -> None:
     message = r"still importing after 0\.3 s"
-    with Zygote.start(["launch_slow_import"], private_network="off") as zygote, pytest.raises(TfmpError, match=message):
-        zygote.wait_ready(0.3)
+    with (
+        ForkServer.start(["launch_slow_import"], private_network="off") as fork_server,
+        pytest.raises(TfmpError, match=message),
+    ):
+        fork_server.wait_ready(0.3)
 
 
 def test_a_helper_that_is_stopped_while_it_imports_is_named() -> None:
-    with Zygote.start(["launch_slow_import"], private_network="off") as zygote:
-        os.kill(zygote.pid, signal.SIGSTOP)
-        with pytest.raises(TfmpError, match=rf"helper process {zygote.pid} was stopped \(SIGSTOP\) while importing"):
-            zygote.wait_ready(0.5)
+    with ForkServer.start(["launch_slow_import"], private_network="off") as fork_server:
+        os.kill(fork_server.pid, signal.SIGSTOP)
+        with pytest.raises(TfmpError, match=rf"fork server {fork_server.pid} was stopped \(SIGSTOP\) while importing"):
+            fork_server.wait_ready(0.5)
 
 
-def test_a_start_that_takes_too_long_names_who_is_missing(forking: Zygote, case: Case) -> None:
+def test_a_start_that_takes_too_long_names_who_is_missing(forking: ForkServer, case: Case) -> None:
     result = run_group(forking, case.targets("ready_but_one", 3, payload={"silent": 1}), start_timeout_s=0.5)
     assert (result.not_ready, result.exit_code) == ((1,), 1)
     assert result.problem == "worker 1 not ready within 0.5 s"
@@ -236,15 +255,17 @@ def test_a_start_that_takes_too_long_names_who_is_missing(forking: Zygote, case:
     case.assert_nothing_left()
 
 
-def test_the_caller_can_stop_a_group(zygote: Zygote, case: Case) -> None:
+def test_the_caller_can_stop_a_group(fork_server: ForkServer, case: Case) -> None:
     result = run_group(
-        zygote, case.programs("time.sleep(600)"), on_tick=lambda control: control.stop("no step finished for 30 s")
+        fork_server, case.programs("time.sleep(600)"), on_tick=lambda control: control.stop("no step finished for 30 s")
     )
     assert (result.problem, result.exit_code) == ("no step finished for 30 s", 1)
 
 
 @pytest.mark.parametrize("payload", [{"code": 0}, {"code": 3}, {"stay": True}])
-def test_nothing_that_a_worker_started_outlives_the_group(forking: Zygote, case: Case, payload: dict[str, Any]) -> None:
+def test_nothing_that_a_worker_started_outlives_the_group(
+    forking: ForkServer, case: Case, payload: dict[str, Any]
+) -> None:
     def on_event(rank: int, event: dict[str, Any]) -> None:
         if "stay" in payload:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -256,11 +277,11 @@ def test_nothing_that_a_worker_started_outlives_the_group(forking: Zygote, case:
     assert case.leftovers() == []
 
 
-def test_a_workers_daemon_lives_while_another_worker_may_use_it(zygote: Zygote, case: Case) -> None:
+def test_a_workers_daemon_lives_while_another_worker_may_use_it(fork_server: ForkServer, case: Case) -> None:
     alive: list[str] = []
     daemon = "subprocess.Popen(['sleep', '601'], start_new_session=True) if i == 0 else time.sleep(0.5); print(i)"
     result = run_group(
-        zygote,
+        fork_server,
         case.programs(daemon, 2),
         on_line=lambda rank, stream, text: alive.extend(case.leftovers() if rank == 1 else []),
     )

@@ -1,4 +1,4 @@
-"""Workers that the kernel kills because their control group has used up its memory: the death certificate says so."""
+"""Workers that the kernel kills because their control group has used up its memory: the memory evidence says so."""
 
 from __future__ import annotations
 
@@ -81,10 +81,10 @@ def test_a_training_that_runs_out_of_memory_says_so_and_ends_the_same(tmp_path: 
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     (restart,) = [event for event in events if event["event"] == "restart"]
     assert (restart["cause"], restart["culprits"]) == ("signal", [1])
-    certificate = restart["death_certificate"]
-    assert certificate["conclusion"] == "out of memory"
-    assert certificate["limit_bytes"] == limit_bytes
-    assert certificate["oom_kills_after"] - certificate["oom_kills_before"] == 1
-    sizes = [sample["bytes"] for sample in certificate["resident_curve"]]
+    memory_evidence = restart["memory_evidence"]
+    assert memory_evidence["conclusion"] == "out of memory"
+    assert memory_evidence["limit_bytes"] == limit_bytes
+    assert memory_evidence["oom_kills_after"] - memory_evidence["oom_kills_before"] == 1
+    sizes = [sample["bytes"] for sample in memory_evidence["resident_curve"]]
     assert sizes[-1] > sizes[0]
     assert max(sizes) <= limit_bytes

@@ -213,7 +213,7 @@ def test_kill_9_leaves_no_orphan_and_the_next_run_starts(tmp_path: Path, victims
         if victims == "helper":
             assert process.returncode == 1
             out, _ = process.communicate(timeout=10)
-            assert re.search(r"^error: the helper process .* was killed by signal 9 \(SIGKILL\)", out, re.M)
+            assert re.search(r"^error: the fork server .* was killed by signal 9 \(SIGKILL\)", out, re.M)
     if (victims, moment) == ("both", "training"):
         again = run_program("train", "--resume", "--run-dir", folder, "--epochs", epochs_done(folder) + 2)
         assert again.code == 0, again.text

@@ -74,7 +74,7 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint_and_nothing_else(
     # Worker 1 dies after step 14, when the chief may have saved that or not. A step of the last 0.1 s may be untold.
     assert restart["from_step"] in (12, 14)
     assert restart["lost_steps"] in (0, 14 - restart["from_step"])
-    assert restart["death_certificate"]["conclusion"] == "killed from outside"
+    assert restart["memory_evidence"]["conclusion"] == "killed from outside"
     text = f"attempt 2 of 4, restart 1 of 3, from step {restart['from_step']}, lost"
     assert re.search(rf"^worker 1 failed: signal 9 \(SIGKILL\)\nrestarting in 1\.0 s: {text}", run.done.err, re.M)
     assert (run.folder / "logs" / "attempt-1" / "worker-0.log").exists()

@@ -10,8 +10,8 @@ import numpy as np
 import tensorflow as tf
 
 from tests.train.conftest import mirrored
-from tfmp.data.feed import Feed, FeedPlan
 from tfmp.distribute import bridge
+from tfmp.distribute.feed import Feed, FeedPlan
 
 SAMPLES, BATCH, CLASSES, FEATURES = 334, 37, 5, 12  # 9 full batches and one of a single sample
 SEED = 3

@@ -10,10 +10,10 @@ import pytest
 import tensorflow as tf
 
 from tests.train.small import SAMPLES, build, difference, train_bridged, train_plain
-from tfmp.data import feed as feed_module
+from tfmp.checkpoint.export import weights_sha256
+from tfmp.distribute import feed as feed_module
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.step import ReplicaStep
-from tfmp.train.saving import weights_sha256
 
 OPTIMIZERS = {
     "sgd": lambda: keras.optimizers.SGD(0.5),

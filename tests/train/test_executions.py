@@ -10,7 +10,7 @@ import pytest
 from tests.train.small import build, dataset, mirrored
 from tfmp.distribute import bridge
 from tfmp.errors import TfmpError
-from tfmp.train.executions import acts_on_batches, steps_for_own_code, work_per_row
+from tfmp.trainer.steps_per_execution import acts_on_batches, steps_for_user_code, work_per_row
 
 
 class EachBatch(keras.callbacks.Callback):
@@ -46,7 +46,7 @@ def nothing(*_: Any) -> None: ...
 )
 def test_callbacks_that_act_on_batches_are_known(callback: Any, acts: bool) -> None:
     assert acts_on_batches(callback) is acts
-    assert steps_for_own_code(None, [EachEpoch(), callback], 235, 128) == (1 if acts else 235)
+    assert steps_for_user_code(None, [EachEpoch(), callback], 235, 128) == (1 if acts else 235)
 
 
 def test_a_layer_counts_as_often_as_a_sample_uses_it() -> None:
@@ -64,9 +64,9 @@ def test_a_layer_counts_as_often_as_a_sample_uses_it() -> None:
     work = 80 * 784 + 292 * 196 + 50
     assert work_per_row(model) == work
     # 6 x 128 x 120,002 / 1e11 + 120,002 x 2e-9 + 1e-4 = 1.26 ms, in 0.35 s
-    assert steps_for_own_code(model, [], 1000, 128) == 277
-    assert steps_for_own_code(model, [], 30, 128) == 30
-    assert steps_for_own_code(model, [], 30, 100_000) == 1
+    assert steps_for_user_code(model, [], 1000, 128) == 277
+    assert steps_for_user_code(model, [], 30, 128) == 30
+    assert steps_for_user_code(model, [], 30, 100_000) == 1
 
 
 def test_a_subclassed_model_gets_one_step_as_its_layers_are_not_known() -> None:
@@ -81,7 +81,7 @@ def test_a_subclassed_model_gets_one_step_as_its_layers_are_not_known() -> None:
     model = Own()
     model(keras.ops.zeros((2, 5)))
     assert work_per_row(model) is None
-    assert steps_for_own_code(model, [], 30, 128) == 1
+    assert steps_for_user_code(model, [], 30, 128) == 1
 
 
 def test_a_change_of_steps_per_execution_while_fitting_is_refused() -> None:

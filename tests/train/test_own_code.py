@@ -10,12 +10,12 @@ import keras
 import pytest
 
 from tests.train.small import build, dataset, mirrored
+from tfmp.checkpoint.export import save_model
+from tfmp.commands.evaluate import _shown
 from tfmp.config import resolve
 from tfmp.distribute import bridge
 from tfmp.errors import TfmpError
-from tfmp.jobs.evaluate import _shown
-from tfmp.train.saving import save_model
-from tfmp.train.settings import build_callbacks, build_model
+from tfmp.trainer.model import build_callbacks, build_model
 
 
 def test_a_model_that_could_not_be_saved_is_refused_before_it_is_trained() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tfmp.distribute.control import FitControl
-from tfmp.train.callbacks import Progress
+from tfmp.trainer.callbacks import Progress
 
 
 def test_the_running_loss_has_the_same_bits_wherever_an_execution_ends() -> None:

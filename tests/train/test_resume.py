@@ -11,11 +11,11 @@ import pytest
 
 from tests.train.conftest import mirrored
 from tests.train.small import BATCH, CLASSES, FEATURES, SAMPLES, SEED, samples
-from tfmp.checkpoints import Checkpoint, load_checkpoint
-from tfmp.data.feed import Feed, FeedPlan
+from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
+from tfmp.checkpoint.format import Checkpoint, load_checkpoint
 from tfmp.distribute import FitControl, bridge
-from tfmp.runfolder import RunFolder
-from tfmp.train.resuming import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
+from tfmp.distribute.feed import Feed, FeedPlan
+from tfmp.rundir.layout import RunFolder
 
 STEPS = -(-SAMPLES // BATCH)
 EPOCHS = 3

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import tensorflow as tf
 
-from tfmp.runfolder import RunFolder
-from tfmp.train.callbacks import TensorBoardFiles
+from tfmp.rundir.layout import RunFolder
+from tfmp.trainer.callbacks import TensorBoardFiles
 
 
 @pytest.mark.parametrize("name", [b"r\xc3\xbcn", b"r\xfcn"])

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import Run
+from tfmp.checkpoint.export import weights_sha256
 from tfmp.config import load_run_config
 from tfmp.data.cache import prepare
-from tfmp.train.saving import weights_sha256
 
 #: 15 steps of 100 and one of 4 samples, so that with 7 workers three have nothing to do in the last.
 _EXACT = ("--epochs", 1, "--batch-size", 100, "--seed", 7, "--set", "training.precision=float64",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tfmp.bench.paired import Comparison, Rounds, compare
-from tfmp.report.numbers import count
+from tfmp.text import count
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import signal
 import sys
 
 from tfmp.errors import EXIT_TERMINATED
-from tfmp.launch.osproc import set_parent_death_signal
+from tfmp.workers.linux import set_parent_death_signal
 
 
 def main() -> None:

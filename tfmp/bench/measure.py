@@ -21,8 +21,8 @@ from tfmp.bench.analysis import Measurement
 from tfmp.bench.machine import busy_s, own_s
 from tfmp.bench.trials import Trial, shares
 from tfmp.errors import TfmpError
-from tfmp.launch.signals import SignalInbox
-from tfmp.runfolder import RunFolder
+from tfmp.rundir.layout import RunFolder
+from tfmp.workers.signals import SignalInbox
 
 _TICK_S = 0.1
 #: Beyond the run's own grace period, for the launcher to tidy up.

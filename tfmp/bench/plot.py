@@ -8,7 +8,7 @@ from typing import Any
 from tfmp.bench.analysis import Analysis
 from tfmp.bench.trials import TrialPlan
 from tfmp.errors import TfmpError
-from tfmp.runfolder import written_whole
+from tfmp.rundir.layout import atomic_write
 
 
 def save_plot(path: Path, plan: TrialPlan, found: Analysis) -> None:
@@ -30,7 +30,7 @@ def save_plot(path: Path, plan: TrialPlan, found: Analysis) -> None:
     _draw_efficiency(scaling, plan, found)
     _draw_steps(steps, found)
     picture.suptitle(f"advice: {found.advice}")
-    with written_whole(path) as temporary:
+    with atomic_write(path) as temporary:
         canvas.print_png(str(temporary))
 
 

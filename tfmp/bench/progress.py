@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tfmp.bench.analysis import Measurement
 from tfmp.bench.trials import Trial, time_left_s
-from tfmp.report.numbers import rate, seconds
+from tfmp.text import rate, seconds
 
 
 class PlainProgress:

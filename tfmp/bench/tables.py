@@ -10,8 +10,8 @@ from tfmp.bench.analysis import Analysis, Row
 from tfmp.bench.paired import Figure
 from tfmp.bench.scaling import StepSplit
 from tfmp.bench.trials import TrialPlan
-from tfmp.report.numbers import count, seconds
 from tfmp.report.summary import print_table
+from tfmp.text import count, seconds
 
 _NONE = "-"
 

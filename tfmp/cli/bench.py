@@ -103,7 +103,7 @@ def command(
     CONFIG and --set are those of tfmp train; at most 5 of its epochs are run unless --epochs says otherwise.
     """
     del verbose  # read by the program's error handling
-    from tfmp.jobs import bench as job
+    from tfmp.commands import bench as job
 
     options = job.BenchOptions(
         workers=parse_numbers(workers, "--workers", most=_MOST_WORKERS),

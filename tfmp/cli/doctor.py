@@ -43,7 +43,7 @@ def command(config: Path | None, sets: tuple[str, ...], quick: bool, quiet: bool
     running worker is stopped, too: with --quick it is the health check of the container image.
     """
     resolved = resolve_settings(config, sets, flags, _FLAGS)
-    from tfmp.jobs.doctor.checkup import DoctorOptions, doctor
+    from tfmp.commands.doctor.checkup import DoctorOptions, doctor
 
     del verbose  # read where errors leave the program
     return doctor(resolved.config, DoctorOptions(quick=quick, quiet=quiet))

@@ -22,6 +22,6 @@ def command(run: Path, as_json: bool, verbose: bool) -> int:
 
     RUN is a run folder. One process, plain Keras, every sample once: the accuracy equals the run's val_accuracy.
     """
-    from tfmp.jobs.evaluate import evaluate
+    from tfmp.commands.evaluate import evaluate
 
     return evaluate(run, as_json=as_json, verbose=verbose)

@@ -67,7 +67,7 @@ def command(
     compose: one service a worker (Compose v2, docker-compose 1.29). slurm: a batch script. kubernetes: an Indexed Job
     with headless Service, NetworkPolicy, volume claim and configuration. The heading of each says how to start it.
     """
-    from tfmp.jobs.generate import GenerateOptions, generate
+    from tfmp.commands.generate import GenerateOptions, generate
 
     del verbose  # read where errors leave the program
     options = GenerateOptions(

@@ -66,7 +66,7 @@ def command(
 
     Every copy gets TF_CONFIG, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. One that fails ends all.
     """
-    from tfmp.jobs.launch import LaunchOptions, launch
+    from tfmp.commands.launch import LaunchOptions, launch
 
     options = LaunchOptions(
         workers=workers,

@@ -71,12 +71,12 @@ def command(
     level = verbosity(verbose, quiet)
     given = config
     if resume and config is None:
-        from tfmp.jobs.resume import settings_file
+        from tfmp.agent.resume import settings_file
 
         folder = flags.get("flag_run_dir")
         config = settings_file(Path(folder) if folder else None)
     resolved = resolve_settings(config, sets, flags)
-    from tfmp.jobs import train as job
+    from tfmp.commands import train as job
 
     options = job.TrainOptions(
         given,

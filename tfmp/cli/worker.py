@@ -97,15 +97,15 @@ def command(
     arguments = _retyped(config, sets, source, resume, flags)
     given = config
     if resume and config is None:
-        from tfmp.jobs.resume import settings_file
+        from tfmp.agent.resume import settings_file
 
         folder = flags.get("flag_run_dir")
         config = settings_file(Path(folder) if folder else None)
     if flags["flag_workers"] is not None and _STARTS_WITH_IPV6.match(flags["flag_workers"]):
         flags["flag_workers"] = [part.strip() for part in flags["flag_workers"].split(",")]
     resolved = resolve_settings(config, sets, flags, _FLAGS)
-    from tfmp.jobs import worker as job
-    from tfmp.jobs.options import TrainOptions
+    from tfmp.agent.options import TrainOptions
+    from tfmp.commands import worker as job
 
     common = TrainOptions(given, live=not no_live, verbosity=level, started_s=STARTED_S, resume=resume)
     options = job.WorkerOptions(index, source, arguments, common)

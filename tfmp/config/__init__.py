@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tfmp.config.keys import KeyInfo as KeyInfo
     from tfmp.config.keys import schema_keys as schema_keys
-    from tfmp.config.merge import Resolved as Resolved
-    from tfmp.config.merge import load_run_config as load_run_config
-    from tfmp.config.merge import resolve as resolve
     from tfmp.config.origins import FlagValue as FlagValue
+    from tfmp.config.resolver import Resolved as Resolved
+    from tfmp.config.resolver import load_run_config as load_run_config
+    from tfmp.config.resolver import resolve as resolve
     from tfmp.config.schema import RunConfig as RunConfig
 
 _HOMES = {
     "FlagValue": "tfmp.config.origins",
     "KeyInfo": "tfmp.config.keys",
-    "Resolved": "tfmp.config.merge",
+    "Resolved": "tfmp.config.resolver",
     "RunConfig": "tfmp.config.schema",
-    "load_run_config": "tfmp.config.merge",
-    "resolve": "tfmp.config.merge",
+    "load_run_config": "tfmp.config.resolver",
+    "resolve": "tfmp.config.resolver",
     "schema_keys": "tfmp.config.keys",
 }
 

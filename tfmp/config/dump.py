@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from tfmp.config.keys import plain, schema_keys, sections
-from tfmp.config.scalars import Scalar, shown
+from tfmp.config.types import Scalar, shown
 
 if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig

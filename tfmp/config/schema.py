@@ -1,7 +1,7 @@
 """The schema of a run: every key, its type, default, unit and reason.
 
 A :class:`RunConfig` is immutable and complete: who holds one needs no other source of settings. Values reach it
-through the readers of :mod:`tfmp.config.scalars`, so that a number in a file, in ``--set`` and in a flag is the same
+through the readers of :mod:`tfmp.config.types`, so that a number in a file, in ``--set`` and in a flag is the same
 number; rules between keys stand in :mod:`tfmp.config.checks`.
 """
 
@@ -14,9 +14,9 @@ from typing import Annotated, TypeAlias, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tfmp.config import words
-from tfmp.config.scalars import read_bool, read_int, read_list, read_number, read_path, read_text, read_word
-from tfmp.config.texts import read_reference, read_run_name, read_workers
+from tfmp.config import choices
+from tfmp.config.text_types import read_reference, read_run_name, read_workers
+from tfmp.config.types import read_bool, read_int, read_list, read_number, read_path, read_text, read_word
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ModelConfig(Section):
     units: List[Count] = Field(
         default=(128,), description="Units of each hidden Dense layer; `[]` makes a linear model."
     )
-    activation: Word[words.Activation] = Field(
+    activation: Word[choices.Activation] = Field(
         default="relu", description="Activation of the hidden layers, a Keras name."
     )
     dropout: BelowOne = Field(
@@ -95,7 +95,7 @@ class ModelConfig(Section):
 class DataConfig(Section):
     """The samples. Relative paths start from the current directory, not from the file that names them."""
 
-    dataset: Word[words.Dataset] = Field(
+    dataset: Word[choices.Dataset] = Field(
         default="mnist",
         description="`mnist` comes with tfmp; `idx` reads four IDX files (gzip or not); `npz` reads one file.",
     )
@@ -140,9 +140,9 @@ class TrainingConfig(Section):
     steps_per_epoch: Count | None = Field(
         default=None, description="Steps of one epoch. null: enough to see every sample once, the last batch short."
     )
-    optimizer: Word[words.Optimizer] = Field(default="adam", description="Keras optimizer.")
+    optimizer: Word[choices.Optimizer] = Field(default="adam", description="Keras optimizer.")
     learning_rate: Positive = Field(default=0.008, description="Learning rate after the warm-up.")
-    schedule: Word[words.Schedule] = Field(
+    schedule: Word[choices.Schedule] = Field(
         default="cosine", description="How the learning rate falls from the end of the warm-up to the last step."
     )
     warmup_steps: NonNegativeInt = Field(
@@ -161,14 +161,14 @@ class TrainingConfig(Section):
     )
     global_clipnorm: Positive | None = Field(default=None, description="Largest L2 norm of all gradients together.")
     clipvalue: Positive | None = Field(default=None, description="Largest absolute value of a gradient's element.")
-    loss: Word[words.Loss] = Field(
+    loss: Word[choices.Loss] = Field(
         default="sparse_categorical_crossentropy",
         description="Keras loss on integer labels; the built-in MLP has one output a class and needs the default.",
     )
-    metrics: List[Word[words.Metric]] = Field(
+    metrics: List[Word[choices.Metric]] = Field(
         default=("accuracy",), description="Keras metrics of training and validation; may be empty."
     )
-    precision: Word[words.Precision] = Field(
+    precision: Word[choices.Precision] = Field(
         default="float32",
         description="Keras dtype policy; the mixed ones keep float32 weights, float16 scales the loss.",
     )
@@ -204,7 +204,7 @@ class TrainingConfig(Section):
 class ClusterConfig(Section):
     """Who computes: the workers, their devices and the network between them."""
 
-    strategy: Word[words.Strategy] = Field(
+    strategy: Word[choices.Strategy] = Field(
         default="multi-worker",
         description="`multi-worker`: one process a worker; `mirrored`: one process, several devices.",
     )
@@ -215,8 +215,10 @@ class ClusterConfig(Section):
     devices: Count | None = Field(
         default=None, description="Replicas of `mirrored`: logical CPU devices or GPUs. null: every GPU, or one CPU."
     )
-    device: Word[words.Device] = Field(default="auto", description="Kind of device. `auto`: GPUs where there are any.")
-    collective: Word[words.Collective] = Field(
+    device: Word[choices.Device] = Field(
+        default="auto", description="Kind of device. `auto`: GPUs where there are any."
+    )
+    collective: Word[choices.Collective] = Field(
         default="auto",
         description="How gradients are summed. `shm`: memory that the workers of one host share; `ring`: gRPC; "
         "`hierarchical`: `shm` within each host, `ring` between them; `nccl`: GPUs only; `auto`: what is fastest.",
@@ -224,7 +226,7 @@ class ClusterConfig(Section):
     base_port: Port | None = Field(
         default=None, description="Port of worker 0; worker i listens on base_port + i. null: free ports."
     )
-    private_network: Word[words.Switch] = Field(
+    private_network: Word[choices.Switch] = Field(
         default="auto",
         description="Run local workers in a network of their own, as TensorFlow's server has no "
         "authentication and listens on every interface. `auto`: where the kernel allows it.",

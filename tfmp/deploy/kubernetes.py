@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfmp.deploy.deployment import CONFIG, PORT, RUNS, USER_ID, Deployment, heading, quoted
-from tfmp.report.numbers import count
+from tfmp.text import count
 
 FILE_NAME = "kubernetes.yaml"
 

@@ -75,7 +75,7 @@ class FitControl:
         """Start from nothing, as ``reset_metrics`` does."""
         self.steps, self.loss_sum, self.samples, self.logs = 0, 0.0, 0, {}
 
-    def go_on(self, *, steps: int, skip: int, loss_sum: float, samples: int, logs: Mapping[str, Any]) -> None:
+    def resume_from(self, *, steps: int, skip: int, loss_sum: float, samples: int, logs: Mapping[str, Any]) -> None:
         """Continue in the middle of an epoch.
 
         Args:

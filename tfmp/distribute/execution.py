@@ -9,9 +9,9 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
-from tfmp.distribute.collective import Reducer
 from tfmp.distribute.control import WISHES
-from tfmp.distribute.local_step import Compiled, LocalStep, why_not
+from tfmp.distribute.local_step import Compiled, LocalStep, unsupported_reason
+from tfmp.distribute.reducers import Reducer
 from tfmp.distribute.state import split_state, summed_state
 from tfmp.distribute.step import ReplicaStep
 from tfmp.distribute.strategy import first_local
@@ -23,7 +23,7 @@ Run = Callable[[Any, tf.Tensor], Any]
 
 
 class IndexedFeed(Protocol):
-    """A source of batches that are gathered inside the step (see :class:`tfmp.data.feed.Feed`).
+    """A source of batches that are gathered inside the step (see :class:`tfmp.distribute.feed.Feed`).
 
     Its data set yields, for each local replica in turn, one block for an execution of up to K steps: ``index``
     int32 [K, P], ``n_local`` int32 [K], ``n_global`` int32 [K] and ``steps`` int32 [].
@@ -124,7 +124,7 @@ class Execution:
 
     def _of_blocks(self, feed: IndexedFeed) -> Run:
         strategy = self._strategy
-        if self._training and why_not(self._model, strategy, self._reducer) is None:
+        if self._training and unsupported_reason(self._model, strategy, self._reducer) is None:
             return self._of_local_blocks(feed)
 
         def step(block: Any, k: tf.Tensor) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from tfmp.distribute.collective import SharedMemoryReducer
+from tfmp.distribute.reducers import SharedMemoryReducer
 
 if TYPE_CHECKING:
     from tfmp.distribute.shm import SharedMemoryGroup

@@ -20,9 +20,9 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
-from tfmp.distribute.collective import Reducer
 from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
+from tfmp.distribute.reducers import Reducer
 from tfmp.distribute.state import decorrelate_seeds
 from tfmp.errors import TfmpError
 

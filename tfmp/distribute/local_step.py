@@ -5,7 +5,8 @@ the loss riding at its end; *sum* adds the workers' vectors; *apply* is the opti
 end of a step, so callbacks and checkpoints see whole steps. XLA compiles *apply*, which then is one pass over memory
 in place of ten, or both functions, or neither.
 
-It needs dense gradients of one type and metrics that take sample weights; :func:`why_not` says what is in the way.
+It needs dense gradients of one type and metrics that take sample weights; :func:`unsupported_reason` says what is
+in the way.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
-from tfmp.distribute.collective import Reducer
+from tfmp.distribute.reducers import Reducer
 from tfmp.distribute.step import ReplicaStep, combine_weights
 
 Compiled = Literal["none", "apply", "all"]
 
 
-def why_not(model: Any, strategy: tf.distribute.Strategy, reducer: Reducer) -> str | None:
+def unsupported_reason(model: Any, strategy: tf.distribute.Strategy, reducer: Reducer) -> str | None:
     """Why the fast step cannot be used for ``model``, or ``None`` if it can."""
     if len(strategy.extended.worker_devices) != 1:
         return "this process holds several replicas"
@@ -45,7 +46,7 @@ class LocalStep:
     """Training steps of the only replica of this worker.
 
     Args:
-        model: A built and compiled model for which :func:`why_not` is ``None``.
+        model: A built and compiled model for which :func:`unsupported_reason` is ``None``.
         strategy: Its strategy, with one local device.
         reducer: How to sum over workers.
         gather: Makes a batch ``(x, y)`` of sample numbers [P].

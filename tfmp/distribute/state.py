@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfmp.distribute.collective import Reducer
+from tfmp.distribute.reducers import Reducer
 
 
 def local_sum_part(variable: Any, replicas: int) -> tf.Tensor:

@@ -18,7 +18,7 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
-from tfmp.distribute.collective import Reducer
+from tfmp.distribute.reducers import Reducer
 from tfmp.errors import TfmpError
 
 _MEAN_REDUCTIONS = {"sum_over_batch_size", "mean"}

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfmp.report.numbers import count, rate, seconds
+from tfmp.text import count, rate, seconds
 
 _FIRST = ("accuracy", "loss", "val_accuracy", "val_loss")
 _NO_METRIC = frozenset({"samples_per_second", "seconds_to_first_step", "seconds"})

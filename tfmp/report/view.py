@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
-from tfmp.report.numbers import count, metrics_text, rate, seconds, without_colours
+from tfmp.text import count, metrics_text, rate, seconds, without_colours
 
 #: In a pipe, an epoch that takes long shows that it is alive.
 _PLAIN_PROGRESS_EVERY_S = 10.0

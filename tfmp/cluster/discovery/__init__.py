@@ -6,7 +6,7 @@ where the source has nothing to say. Which source speaks is decided in :mod:`cho
 1. addresses in the configuration or on the command line (with ``--index``);
 2. ``TF_CONFIG``: Kubeflow writes it, and whoever writes it means it;
 3. MPI, where its launcher started this process (inside a Slurm job too: Slurm's variables are then those of MPI's own
-   helper process);
+   fork server);
 4. a Slurm step;
 5. Kubernetes: an Indexed Job or a StatefulSet.
 """

@@ -1,0 +1,238 @@
+"""The memory evidence of a worker that ended without a word: was it out of memory, or killed from outside?
+
+While it lives its memory is sampled, and the control group it belongs to is noted: after its death /proc no longer
+tells. Files are read below a root that is passed in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Conclusion = Literal["out of memory", "killed from outside", "unknown"]
+
+_ROOT = Path("/")
+_SAMPLES = 120
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+# cgroup v1 writes the largest number of pages for "no limit".
+_NO_LIMIT_BYTES = 2**62
+_NEAR_LIMIT = 0.9
+_LITTLE_FREE = 0.03
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class GroupMemory:
+    """What a memory control group tells.
+
+    Args:
+        limit_bytes: Its limit; ``None``: none.
+        oom_kills: Processes of it that the kernel has killed for memory; ``None``: not known.
+    """
+
+    limit_bytes: int | None = None
+    oom_kills: int | None = None
+
+
+@dataclass(frozen=True)
+class MemoryEvidence:
+    """What is known of the memory of a dead worker.
+
+    Args:
+        curve: (seconds before death, resident bytes), oldest first.
+        before: Its control group at its start.
+        after: The same after its death.
+        machine_oom_kills: Processes of the whole machine that the kernel killed meanwhile; ``None``: not known.
+        available_bytes: Memory that the machine had left at the last sample.
+        total_bytes: Memory of the machine.
+    """
+
+    curve: tuple[tuple[float, int], ...]
+    before: GroupMemory
+    after: GroupMemory
+    machine_oom_kills: int | None
+    available_bytes: int | None
+    total_bytes: int | None
+
+    @property
+    def last_rss_bytes(self) -> int | None:
+        """Resident memory at the last sample."""
+        return self.curve[-1][1] if self.curve else None
+
+    @property
+    def conclusion(self) -> Conclusion:
+        """What killed it, as far as the evidence goes.
+
+        The counter of its own control group is proof. The machine's counter is not: the kernel may have killed
+        anything; together with exhausted memory it is enough.
+        """
+        group_kills = _difference(self.before.oom_kills, self.after.oom_kills)
+        if group_kills:
+            return "out of memory"
+        exhausted = self.near_limit or self._little_is_free
+        if self.machine_oom_kills and exhausted:
+            return "out of memory"
+        quiet = group_kills == 0 or self.machine_oom_kills == 0
+        if quiet and not exhausted and self.curve:
+            return "killed from outside"
+        return "unknown"
+
+    @property
+    def near_limit(self) -> bool:
+        """Whether it held most of what its control group may hold."""
+        limit, last = self.before.limit_bytes, self.last_rss_bytes
+        return limit is not None and last is not None and last >= _NEAR_LIMIT * limit
+
+    @property
+    def _little_is_free(self) -> bool:
+        free, total = self.available_bytes, self.total_bytes
+        return free is not None and total is not None and free < _LITTLE_FREE * total
+
+    def describe(self) -> list[str]:
+        """Return the memory evidence as lines for a person."""
+        lines = [f"cause of death: {self.conclusion}"]
+        if self.curve:
+            first, last = self.curve[0], self.curve[-1]
+            peak = max(size for _, size in self.curve)
+            lines.append(
+                f"resident memory: {_mib(first[1])} → {_mib(last[1])} in its last {first[0] - last[0]:.0f} s, "
+                f"peak {_mib(peak)}"
+            )
+        limit = "none" if self.before.limit_bytes is None else _mib(self.before.limit_bytes)
+        kills = _difference(self.before.oom_kills, self.after.oom_kills)
+        lines.append(f"memory limit of its control group: {limit}; out-of-memory kills: {_known(kills)}")
+        if self.available_bytes is not None:
+            lines.append(f"free memory of the machine: {_mib(self.available_bytes)}")
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the memory evidence for ``failure.json``."""
+        return {
+            "conclusion": self.conclusion,
+            "resident_curve": [{"seconds_before": round(t, 2), "bytes": size} for t, size in self.curve],
+            "limit_bytes": self.before.limit_bytes,
+            "oom_kills_before": self.before.oom_kills,
+            "oom_kills_after": self.after.oom_kills,
+            "machine_oom_kills": self.machine_oom_kills,
+            "available_bytes": self.available_bytes,
+        }
+
+
+class MemoryWatch:
+    """Samples the memory of the workers of one group.
+
+    Args:
+        clock: Monotonic seconds.
+        root: Where ``proc`` and ``sys`` lie.
+    """
+
+    def __init__(self, clock: Callable[[], float], root: Path = _ROOT) -> None:
+        self._clock = clock
+        self._root = root
+        self._curves: dict[int, deque[tuple[float, int]]] = {}
+        self._groups: dict[int, tuple[Path | None, GroupMemory]] = {}
+        self._machine_kills = _machine_kills(root)
+        self._available: int | None = None
+
+    def look(self, pids: Mapping[int, int]) -> None:
+        """Take a sample of each living worker; for a tick.
+
+        Args:
+            pids: Process ids by rank.
+        """
+        now_s = self._clock()
+        self._available = _meminfo(self._root, "MemAvailable")
+        for rank, pid in pids.items():
+            if rank not in self._groups:
+                folder = _group_folder(self._root, pid)
+                self._groups[rank] = (folder, _group_memory(folder))
+            if (size := _resident_bytes(self._root, pid)) is not None:
+                self._curves.setdefault(rank, deque(maxlen=_SAMPLES)).append((now_s, size))
+
+    def memory_evidence(self, rank: int) -> MemoryEvidence:
+        """Return what is known of a worker that has died."""
+        curve = self._curves.get(rank, ())
+        end_s = curve[-1][0] if curve else 0.0
+        folder, before = self._groups.get(rank, (None, GroupMemory()))
+        return MemoryEvidence(
+            curve=tuple((end_s - when, size) for when, size in curve),
+            before=before,
+            after=_group_memory(folder),
+            machine_oom_kills=_difference(self._machine_kills, _machine_kills(self._root)),
+            available_bytes=self._available,
+            total_bytes=_meminfo(self._root, "MemTotal"),
+        )
+
+
+def _resident_bytes(root: Path, pid: int) -> int | None:
+    try:
+        pages = int((root / f"proc/{pid}/statm").read_text().split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * _PAGE_BYTES or None  # a zombie has none
+
+
+def _group_folder(root: Path, pid: int) -> Path | None:
+    """The folder of the memory control group of a process: version 1's own hierarchy, else version 2's."""
+    found = None
+    for line in _read(root / f"proc/{pid}/cgroup").splitlines():
+        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
+        relative = path.lstrip("/")
+        if "memory" in controllers.split(","):
+            return root / "sys/fs/cgroup/memory" / relative
+        if controllers == "":
+            mounts = (root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified")
+            found = next((mount / relative for mount in mounts if (mount / "cgroup.controllers").exists()), None)
+    return found
+
+
+def _group_memory(folder: Path | None) -> GroupMemory:
+    if folder is None:
+        return GroupMemory()
+    kills = _field(folder / "memory.events", "oom_kill")
+    if kills is None:
+        kills = _field(folder / "memory.oom_control", "oom_kill")
+    limits = [_read(folder / name).strip() for name in ("memory.max", "memory.limit_in_bytes")]
+    limit = next((int(text) for text in limits if text.isdecimal()), None)
+    return GroupMemory(limit if limit is not None and limit < _NO_LIMIT_BYTES else None, kills)
+
+
+def _machine_kills(root: Path) -> int | None:
+    return _field(root / "proc/vmstat", "oom_kill")
+
+
+def _meminfo(root: Path, name: str) -> int | None:
+    kib = _field(root / "proc/meminfo", f"{name}:")
+    return None if kib is None else kib * 1024
+
+
+def _field(path: Path, name: str) -> int | None:
+    """The number behind a name in a file of ``name number`` lines."""
+    for line in _read(path).splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == name and words[1].isdecimal():
+            return int(words[1])
+    return None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _difference(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _known(number: int | None) -> str:
+    return "not known" if number is None else str(number)
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:,.0f} MiB"

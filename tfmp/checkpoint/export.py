@@ -1,0 +1,60 @@
+"""Saving a model that lives on many replicas, by the chief alone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import tensorflow as tf
+
+from tfmp.distribute import read_together
+from tfmp.distribute.keras_hooks import reading_values
+from tfmp.errors import TfmpError
+from tfmp.rundir.layout import atomic_write
+
+Values = list[tuple[Any, npt.NDArray[Any]]]
+
+
+def weights_sha256(weights: Iterable[npt.NDArray[Any]]) -> str:
+    """SHA-256 over the bytes of ``model.get_weights()``, array after array (C order, little endian)."""
+    digest = hashlib.sha256()
+    for array in weights:
+        digest.update(np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).tobytes())
+    return digest.hexdigest()
+
+
+def read_state(model: Any, strategy: tf.distribute.Strategy) -> Values:
+    """Values of all variables of the model and its optimizer. Every worker must call this at the same point."""
+    unique = {id(v): v for v in [*model.variables, *model.optimizer.variables]}
+    variables = list(unique.values())
+    return list(zip(variables, read_together(strategy, variables), strict=True))
+
+
+def weight_values(model: Any, state: Values) -> list[npt.NDArray[Any]]:
+    """The part of ``state`` that ``model.get_weights()`` would return."""
+    by_id = {id(variable): value for variable, value in state}
+    return [by_id[id(weight)] for weight in model.weights]
+
+
+def save_model(model: Any, state: Values, path: Path) -> None:
+    """Write ``model`` with the values in ``state`` as a Keras file, atomically.
+
+    Keras reads variables while it saves; under several workers that can be a collective operation, which the chief
+    alone would wait in for ever. It reads the values given instead.
+
+    Raises:
+        TfmpError: It cannot be written.
+    """
+    try:
+        with atomic_write(path) as temporary, reading_values((v, tf.constant(value)) for v, value in state):
+            model.save(temporary)
+    except OSError as error:
+        raise TfmpError(
+            f"the model cannot be written: {error.strerror or error}",
+            where=str(path),
+            hint="make room; --resume then goes on from the last checkpoint",
+        ) from error

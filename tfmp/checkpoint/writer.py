@@ -1,0 +1,72 @@
+"""Checkpoints on their way to the disk, while the training goes on."""
+
+from __future__ import annotations
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tfmp.checkpoint.format import Checkpoint, save_checkpoint
+
+Send = Callable[[Mapping[str, Any]], None]
+
+
+class CheckpointWriter:
+    """Writes checkpoints in a thread, one after the other: the next one waits until the last is on the disk.
+
+    Args:
+        folder: Where they go.
+        send: Takes the events ``checkpoint`` and ``checkpoint_failed``, from the thread. A disk that is full costs the
+            checkpoint, not the run.
+    """
+
+    def __init__(self, folder: Path, send: Send) -> None:
+        self._folder = folder
+        self._send = send
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def write(self, checkpoint: Checkpoint, began_s: float) -> None:
+        """Write a copy of it, once the last one is written.
+
+        Args:
+            checkpoint: The state.
+            began_s: When it began to be taken, on the clock of ``time.perf_counter``.
+        """
+        self.finish()
+        # Copied: an array may lie in a variable's own memory, and the history grows.
+        arrays = [np.array(array) for array in checkpoint.arrays]
+        own = replace(checkpoint, arrays=arrays, facts=copy.deepcopy(dict(checkpoint.facts)))
+        self._thread = threading.Thread(target=self._run, args=(own, began_s), name="checkpoint")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until all are written. May be called at any time, and again.
+
+        Raises:
+            BaseException: What the thread ended with, unless it was an error of the disk.
+        """
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _run(self, checkpoint: Checkpoint, began_s: float) -> None:
+        told = {"epoch": checkpoint.epoch, "step": checkpoint.step, "global_step": checkpoint.global_step}
+        try:
+            path = save_checkpoint(self._folder, checkpoint)
+        except OSError as error:
+            self._send({"event": "checkpoint_failed", **told, "reason": error.strerror or str(error)})
+        except BaseException as error:
+            self._error = error
+        else:
+            seconds = time.perf_counter() - began_s
+            self._send({"event": "checkpoint", **told, "path": str(path), "seconds": seconds})

@@ -1,0 +1,222 @@
+"""``tfmp bench``: check, run every trial in rounds, keep each figure at once, show what they say."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfmp.bench.analysis import Analysis, Measurement, analyse, unlike_weights
+from tfmp.bench.machine import busy, crowded, describe_machine, versions
+from tfmp.bench.measure import Bench, Interrupted, run_trial
+from tfmp.bench.plot import save_plot
+from tfmp.bench.progress import PlainProgress, make_progress
+from tfmp.bench.tables import advice_lines, show, tables
+from tfmp.bench.trials import Trial, TrialPlan
+from tfmp.commands.bench_plan import BenchOptions, Resolve, epochs_to_run, plan_trials
+from tfmp.commands.output import eprint, say
+from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError, UsageError
+from tfmp.planning.inputs import Machine
+from tfmp.rundir.claim import claim_run_folder
+from tfmp.rundir.layout import write_json
+from tfmp.text import count
+from tfmp.workers.lifecycle import STOP_SIGNALS
+from tfmp.workers.signals import SignalInbox
+from tfmp.workers.spec import signal_name
+
+if TYPE_CHECKING:
+    from tfmp.config import Resolved
+
+__all__ = ["BenchOptions", "bench"]
+
+
+@dataclass
+class _Results:
+    """What was measured so far, and where it is kept."""
+
+    folder: Path
+    plan: TrialPlan
+    options: BenchOptions
+    facts: dict[str, Any]
+    measurements: list[Measurement] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def analysis(self) -> Analysis:
+        return analyse(self.plan, self.measurements, self.options.target_accuracy)
+
+    def write(self, status: str) -> None:
+        """Write ``bench.json`` anew: after every run, so that nothing measured is ever lost."""
+        write_json(
+            self.folder / "bench.json",
+            {
+                "status": status,
+                **self.facts,
+                "runs": [{"name": one.trial.name, **asdict(one)} for one in self.measurements],
+                "failures": self.failures,
+                "analysis": self.analysis().to_json(),
+            },
+        )
+
+
+def bench(resolve: Resolve, options: BenchOptions) -> int:
+    """Measure and report; return the exit code.
+
+    Args:
+        resolve: The user's settings, with options overridden.
+        options: See :class:`BenchOptions`.
+
+    Raises:
+        UsageError: Something is wrong with the settings, the lists, the data or the machine; nothing was started.
+        TfmpError: The first run failed.
+    """
+    resolved = resolve({})
+    machine = Machine.here()
+    plan, on_gpus = plan_trials(resolve, options, machine)
+    epochs = epochs_to_run(resolved, options)
+    folder = _claim(options.output, resolved)
+    results = _Results(folder, plan, options, _facts(plan, options, epochs, machine.cores))
+    for line in _notes(plan, results.facts, resolved.config.training.epochs, epochs, on_gpus=on_gpus):
+        eprint(line)
+    trials = plan.trials()
+    if not options.quiet:
+        runs = f"{len(trials)} layouts, {count(options.rounds, 'round')}: {count(len(trials) * options.rounds, 'run')}"
+        say(f"{runs} of {count(epochs, 'epoch')}; results: {folder}")
+    common = Bench(
+        config=folder / "config.yaml",
+        folder=folder / "trials",
+        cpus=machine.cpus[: machine.cores],
+        train_samples=plan.train_samples,
+        epochs=epochs,
+        grace_period_s=resolved.config.run.grace_period_s,
+    )
+    progress = make_progress(trials, options.rounds, live=options.live, quiet=options.quiet)
+    stopped_by = None
+    try:
+        with SignalInbox(STOP_SIGNALS) as inbox:
+            _run_all(common, results, trials, inbox, progress)
+    except Interrupted as interruption:
+        stopped_by = interruption.signum
+    finally:
+        progress.close()
+    return _finish(results, stopped_by, progress.done, progress.total)
+
+
+def _run_all(
+    common: Bench, results: _Results, trials: tuple[Trial, ...], inbox: SignalInbox, progress: PlainProgress
+) -> None:
+    rounds = results.options.rounds
+    broken: set[Trial] = set()
+    for number in range(1, rounds + 1):
+        for place, trial in enumerate(trials):
+            if trial in broken:
+                continue
+            left = [one for one in (*trials[place:], *(trials * (rounds - number))) if one not in broken]
+            progress.begin(trial, number, left)
+            began, found = time.monotonic(), None
+            try:
+                found = run_trial(common, trial, number, inbox, progress.tick)
+            except TfmpError as error:
+                if not results.measurements:
+                    raise
+                broken.add(trial)
+                results.failures.append({"name": trial.name, "round": number, "what": error.what, "where": error.where})
+                eprint(error.render())
+            else:
+                results.measurements.append(found)
+            results.write("running")
+            progress.end(trial, time.monotonic() - began, found)
+
+
+def _finish(results: _Results, stopped_by: int | None, done: int, total: int) -> int:
+    """Write and show what was measured; return the exit code."""
+    status = "interrupted" if stopped_by is not None else "failed" if results.failures else "done"
+    results.write(status)
+    if not results.failures:
+        shutil.rmtree(results.folder / "trials", ignore_errors=True)
+    if results.measurements:
+        _show(results)
+    if stopped_by is not None:
+        kept = f"; the figures are of those: {results.folder / 'bench.json'}" if results.measurements else ""
+        eprint(f"interrupted by {signal_name(stopped_by)} after {done} of {count(total, 'run')}{kept}")
+        return 128 + stopped_by
+    if results.failures:
+        names = ", ".join(one["name"] for one in results.failures)
+        eprint(f"error: {count(len(results.failures), 'layout')} failed: {names}")
+        return EXIT_FAILED
+    return EXIT_OK
+
+
+def _show(results: _Results) -> None:
+    found = results.analysis()
+    say("")
+    for table in tables(results.plan, found, results.options.target_accuracy):
+        show(table)
+    for trial in unlike_weights(results.measurements):
+        say(f"warning: not the same weights in each round: {trial.title}")
+    foreign_cores = [one.foreign_cores for one in results.measurements]
+    warning = crowded(foreign_cores, results.plan.cores)
+    if warning:
+        say(f"warning: {warning}")
+    files = [results.folder / "bench.json"]
+    try:
+        save_plot(results.folder / "bench.png", results.plan, found)
+        files.append(results.folder / "bench.png")
+    except TfmpError as error:
+        say(f"{error.what}: {error.hint}")
+    say(f"written: {', '.join(map(str, files))}")
+    for line in advice_lines(results.plan, found, results.options.target_accuracy, busy=warning is not None):
+        say(line)
+
+
+def _claim(output: Path | None, resolved: Resolved) -> Path:
+    """Make the folder of the results with ``config.yaml`` in it.
+
+    Raises:
+        UsageError: It holds something already, or cannot be written.
+    """
+    if output is not None and (output / "config.yaml").exists():
+        raise UsageError(
+            "this folder already holds results, which are never overwritten",
+            where=str(output),
+            hint="choose another --output",
+        )
+    default = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-bench"
+    try:
+        return claim_run_folder(output, lambda: default, resolved.to_yaml()).path
+    except UsageError as error:
+        raise UsageError(error.what, where=error.where, hint="choose another --output") from error
+
+
+def _facts(plan: TrialPlan, options: BenchOptions, epochs: int, cores: int) -> dict[str, Any]:
+    settings = {
+        "workers": plan.workers,
+        "batch_sizes": plan.batch_sizes,
+        "collectives": plan.collectives,
+        "rounds": options.rounds,
+        "epochs": epochs,
+        "train_samples": plan.train_samples,
+        "target_accuracy": options.target_accuracy,
+        "quick": options.quick,
+    }
+    return {
+        "started": datetime.now().astimezone().isoformat(timespec="seconds"),
+        "machine": describe_machine(cores),
+        "versions": versions(),
+        "settings": settings,
+    }
+
+
+def _notes(plan: TrialPlan, facts: Mapping[str, Any], wanted_epochs: int, epochs: int, *, on_gpus: bool) -> list[str]:
+    """What is to be known before the first run."""
+    notes = []
+    if warning := busy(facts["machine"]["load"], plan.cores):
+        notes.append(f"warning: {warning}")
+    if epochs < wanted_epochs:
+        notes.append(f"note: {epochs} of the configuration's {wanted_epochs} epochs are run (--epochs)")
+    if on_gpus:
+        notes.append("note: on GPUs there are no references: no scaling efficiency, no split of the step")
+    return notes

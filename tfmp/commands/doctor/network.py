@@ -1,0 +1,105 @@
+"""The cluster that a configuration names, as seen from here: does each name resolve, does each host answer?"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from threading import Thread
+
+from tfmp.cluster.discovery.choose import index_by_name
+from tfmp.cluster.spec import Address, ClusterSpec
+from tfmp.commands.doctor.line import Line
+from tfmp.rendezvous.peer_status import Finding, Kind
+
+#: For name servers that do not answer, and for hosts with several addresses.
+_TIMEOUT_S = 10.0
+_CONNECT_TIMEOUT_S = 3.0
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
+
+Answer = Finding | str
+"""Why a worker was not reached, or the IP address at which something answered."""
+
+
+def proxy_line(environ: Mapping[str, str]) -> Line:
+    """Proxy variables, which gRPC would follow if ``no_proxy`` did not name the workers' hosts."""
+    names = sorted(name for proxy in _PROXIES for name in (proxy, proxy.upper()) if environ.get(name))
+    if not names:
+        return Line("ok", "proxies", "none set")
+    return Line("ok", "proxies", f"{', '.join(names)} set; workers pass them by")
+
+
+def cluster_lines(addresses: Sequence[str], hostname: str) -> list[Line]:
+    """Look at each worker of a cluster; at most ten seconds for all together.
+
+    Args:
+        addresses: ``host:port`` by rank.
+        hostname: This host's name.
+
+    Raises:
+        UsageError: An address is wrong.
+    """
+    spec = ClusterSpec.from_addresses(addresses)
+    own = index_by_name(addresses, hostname)
+    return [peer_line(rank, str(spec.address(rank)), answer, rank == own) for rank, answer in _ask(spec).items()]
+
+
+def peer_line(rank: int, address: str, answer: Answer, own: bool) -> Line:
+    """What is said of one worker.
+
+    Args:
+        rank: Its rank.
+        address: ``host:port``.
+        answer: What was found there.
+        own: Whether it is this host.
+    """
+    host, _, port = address.rpartition(":")
+    name, place = f"worker {rank}", f"{address}, this host" if own else address
+    if isinstance(answer, str):
+        if own:
+            return Line(
+                "warn", name, f"{place}: its port is in use", f"no training running here? `ss -ltnp 'sport = :{port}'`"
+            )
+        return Line("ok", name, f"{place}: something listens at {answer}")
+    if answer.kind is Kind.REFUSED:
+        return Line("ok", name, f"{place}: the host answers, nothing listens: not started yet")
+    if answer.kind is Kind.UNRESOLVED:
+        fix = f"check the spelling of {host}; it must resolve on every host (DNS or /etc/hosts)"
+        return Line("fail", name, f"{place}: {answer}", fix)
+    fix = f"check that the host is up and that firewalls let TCP port {port} through, both ways"
+    return Line("fail", name, f"{place}: {answer}", fix)
+
+
+def _ask(spec: ClusterSpec) -> dict[int, Answer]:
+    """Try to reach all workers at once, each in a thread: the system's resolver may wait for seconds."""
+    answers: dict[int, Answer] = {}
+
+    def ask(rank: int, address: Address) -> None:
+        answers[rank] = reach(address)
+
+    threads = [Thread(target=ask, args=one, daemon=True) for one in enumerate(spec.addresses)]
+    for thread in threads:
+        thread.start()
+    deadline_s = time.monotonic() + _TIMEOUT_S
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return {rank: answers.get(rank, Finding(Kind.NO_ANSWER, "timed out")) for rank in range(spec.size)}
+
+
+def reach(address: Address, timeout_s: float = _CONNECT_TIMEOUT_S) -> Answer:
+    """Connect, and say what came of it.
+
+    Args:
+        address: Where.
+        timeout_s: For each IP address that the name has.
+    """
+    try:
+        with socket.create_connection((address.host, address.port), timeout_s) as sock:
+            return str(sock.getpeername()[0])
+    except (socket.gaierror, UnicodeError) as error:
+        detail = error.strerror if isinstance(error, OSError) else None
+        return Finding(Kind.UNRESOLVED, (detail or "").lower())
+    except ConnectionRefusedError:
+        return Finding(Kind.REFUSED)
+    except OSError as error:
+        return Finding(Kind.NO_ANSWER, "timed out" if isinstance(error, TimeoutError) else str(error.strerror).lower())

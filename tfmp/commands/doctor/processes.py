@@ -1,0 +1,58 @@
+"""The worker processes of this user that run here, by the name that each gives itself: is one of them stopped?"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfmp.commands.doctor.line import Line
+
+_NAME = re.compile(r"tfmp-worker-(\d+)")
+_PROC = Path("/proc")
+_STOPPED = ("T", "t")
+
+
+@dataclass(frozen=True)
+class WorkerProcess:
+    """A worker process.
+
+    Attributes:
+        pid: Its process id.
+        rank: The worker it is.
+        state: Its state letter (proc(5)).
+    """
+
+    pid: int
+    rank: int
+    state: str
+
+
+def find_workers(proc: Path = _PROC, user: int | None = None) -> list[WorkerProcess]:
+    """Return the worker processes of a user, by rank.
+
+    Args:
+        proc: Where ``/proc`` is.
+        user: The user's id; ``None``: this one's.
+    """
+    user = os.getuid() if user is None else user
+    found = []
+    for folder in proc.glob("[0-9]*"):
+        with suppress(OSError, IndexError):
+            name, _, rest = (folder / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
+            match = _NAME.fullmatch(name)
+            if match and folder.stat().st_uid == user:
+                found.append(WorkerProcess(int(folder.name), int(match[1]), rest.split()[0]))
+    return sorted(found, key=lambda one: (one.rank, one.pid))
+
+
+def workers_line(workers: list[WorkerProcess]) -> Line:
+    """What is said of them."""
+    if stopped := [one for one in workers if one.state in _STOPPED]:
+        pids = " ".join(str(one.pid) for one in stopped)
+        names = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in stopped)
+        return Line("fail", "workers", f"stopped: {names}", f"kill -CONT {pids}")
+    alive = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in workers)
+    return Line("ok", "workers", f"alive: {alive}" if alive else "none is running here")

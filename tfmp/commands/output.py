@@ -1,0 +1,56 @@
+"""What a command says of a run on standard output and standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+from tfmp.report.summary import print_rows, print_table
+from tfmp.text import count
+
+if TYPE_CHECKING:
+    from tfmp.config import Resolved
+    from tfmp.planning.plan import Plan
+
+
+def headline(plan: Plan) -> str:
+    """One line for what will be done."""
+    batch = plan.batch
+    each = f"{batch.per_replica_batch} a replica" + (f": {batch.uneven}" if batch.uneven else "")
+    return (
+        f"{count(len(plan.workers), 'worker')}, {plan.strategy}, collective {plan.collective.name}; "
+        f"replicas: {plan.replicas}; global batch {batch.global_batch:,} ({each}); "
+        f"{batch.steps_per_epoch:,} steps an epoch, {count(plan.epochs, 'epoch')}"
+    )
+
+
+def print_plan(resolved: Resolved, plan: Plan) -> None:
+    """Print the settings, where each comes from, and the plan with each worker's TF_CONFIG."""
+    from tfmp.planning.plan import WORKER_COLUMNS
+
+    print("settings:")
+    print("\n".join(f"  {line}" for line in resolved.to_yaml(origins=True).splitlines()))
+    print_rows(plan.describe(), "plan:")
+    print("workers:")
+    print_table(WORKER_COLUMNS, plan.worker_rows())
+    for worker in plan.workers:
+        if worker.tf_config:
+            print(f"  worker {worker.rank}: TF_CONFIG={json.dumps(json.loads(worker.tf_config))}")
+    for warning in plan.warnings:
+        print(f"warning: {warning}")
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def noop(text: str) -> None:
+    """Print nothing."""
+    del text
+
+
+def eprint(text: str) -> None:
+    """Print a line on standard error at once."""
+    print(text, file=sys.stderr, flush=True)

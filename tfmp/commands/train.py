@@ -1,0 +1,136 @@
+"""``tfmp train``: check, plan, start the fork server, run the workers, record and report."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tfmp.agent.controller import Attempts, Means
+from tfmp.agent.failures.injection import parse_fault
+from tfmp.agent.options import TrainOptions
+from tfmp.agent.restart_policy import RestartPolicy
+from tfmp.agent.resume import (
+    check_same_run,
+    choose,
+    earlier_run,
+    finished_epochs,
+    nothing_left,
+    same_collective,
+    update_saved_config,
+)
+from tfmp.agent.run import PRELOAD, Run
+from tfmp.commands.output import headline, noop, print_plan, say
+from tfmp.commands.user_code import check_user_code
+from tfmp.data.cache import prepare
+from tfmp.errors import EXIT_OK
+from tfmp.planning.environment import fork_server_environment
+from tfmp.planning.inputs import Machine, local_port_count, plan_local_run
+from tfmp.report.output import lasting_output
+from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
+from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.lifecycle import STOP_SIGNALS
+from tfmp.workers.ports import HeldPorts, hold_ports
+from tfmp.workers.signals import SignalInbox
+
+if TYPE_CHECKING:
+    from tfmp.config import Resolved, RunConfig
+    from tfmp.planning.plan import Plan
+
+__all__ = ["TrainOptions", "dry_run", "train"]
+
+
+def train(resolved: Resolved, options: TrainOptions) -> int:
+    """Run a local training and return the exit code.
+
+    Raises:
+        UsageError: Something is wrong with the settings, the data or the machine; no process was started.
+        TfmpError: The run could not be started.
+    """
+    config = resolved.config
+    tell = noop if options.verbosity < 0 else say
+    port_count = local_port_count(config)
+    machine = Machine.here()
+    _check(resolved, options)
+    with ExitStack() as stack:
+        stack.enter_context(lasting_output())
+        earlier = earlier_run(config.run.dir, options.resume, tell)
+        if earlier is not None:
+            stack.enter_context(locked(earlier))
+            check_same_run(earlier, resolved)
+            if (epochs := finished_epochs(earlier, config)) is not None:
+                tell(nothing_left(earlier.path, epochs))
+                return EXIT_OK
+        dataset = prepare(config.data, tell)
+        held = partial(_held, port_count, config.cluster.base_port)
+        ports = stack.enter_context(held())
+
+        def plan_with(ports: HeldPorts | None) -> Plan:
+            return plan_local_run(config, dataset.header, machine, ports.ports if ports else ())
+
+        plan = plan_with(ports)
+        point = None
+        if earlier is not None:
+            update_saved_config(earlier, resolved)
+            point = choose(earlier, tell)
+            config = same_collective(config, point, plan.replicas)
+            plan = plan_with(ports)
+        folder = earlier or claim_run_folder(
+            config.run.dir,
+            lambda: default_run_dir(config.run.name, options.config_file, datetime.now()),
+            resolved.to_yaml(),
+        )
+        if earlier is None:
+            stack.enter_context(locked(folder))
+        env, notices = fork_server_environment(machine.environ, plan.workers[0].env, verbose=options.verbosity > 0)
+        start_fork_server = partial(ForkServer.start, PRELOAD, private_network=_private_network(config), env=env)
+        inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
+        helper = stack.enter_context(start_fork_server())
+        for line in (*plan.warnings, *notices):
+            tell(f"warning: {line}")
+        tell(headline(plan))
+        tell(f"run folder: {folder.path}")
+        run = Run(config, plan, folder, dataset, options)
+        if earlier is not None:
+            tell(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
+            if point and point.checkpoint.facts["stopped"]:
+                tell("note: a callback had ended the training there: no more epochs are trained")
+            folder.remove_temporaries()
+            run.resume_from(point)
+        policy = RestartPolicy(config.run.max_restarts, ports_are_free=config.cluster.base_port is None)
+        means = Means(held, plan_with, start_fork_server)
+        return Attempts(run, folder, means, policy, inbox, tell).run(ports, helper)
+
+
+def dry_run(resolved: Resolved, options: TrainOptions) -> int:
+    """Print the settings, where each comes from, and the plan; start nothing, write nothing but the data cache."""
+    config = resolved.config
+    _check(resolved, options)
+    dataset = prepare(config.data, say)
+    with _held(local_port_count(config), config.cluster.base_port) as ports:
+        plan = plan_local_run(config, dataset.header, Machine.here(), ports.ports if ports else ())
+    print_plan(resolved, plan)
+    print("dry run: nothing was started")
+    return EXIT_OK
+
+
+def _check(resolved: Resolved, options: TrainOptions) -> None:
+    """Refuse what can be refused before anything else happens."""
+    for text in options.drills:
+        parse_fault(text, resolved.config.cluster.worker_count)
+    check_user_code(resolved)
+
+
+def _private_network(config: RunConfig) -> Any:
+    """The user's own model may need the network; ``on`` and ``off`` are obeyed."""
+    wanted = config.cluster.private_network
+    if config.cluster.strategy == "mirrored":
+        return "off"
+    own_code = config.model.factory is not None or config.training.callbacks
+    return "off" if wanted == "auto" and own_code else wanted
+
+
+def _held(wanted: int, base_port: int | None) -> AbstractContextManager[HeldPorts | None]:
+    """``wanted`` held ports, or ``None`` for none."""
+    return hold_ports(wanted, base_port) if wanted else nullcontext()

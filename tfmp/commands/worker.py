@@ -1,0 +1,350 @@
+"""``tfmp worker``: one worker of a cluster of several hosts.
+
+A launcher without TensorFlow plus one worker process: while TensorFlow waits for its peers no signal reaches Python,
+so that somebody else has to wait, to tell who is missing, and to end it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tfmp.agent.cluster_agent import TICK_S, GroupWatch, Interrupted, gather, leave_after_leader
+from tfmp.agent.cluster_resume import GoingOn, find_earlier, finished_message, point_from_leader
+from tfmp.agent.options import TrainOptions
+from tfmp.agent.placement import (
+    Placement,
+    commands,
+    count_machine_cpus,
+    find_placement,
+    met_addresses,
+    neighbours,
+    own_dir,
+    share_machine,
+)
+from tfmp.agent.resume import nothing_left, update_saved_config
+from tfmp.agent.run import PRELOAD, Run
+from tfmp.agent.shm_setup import compose_shm_setup, settle_collective, shared_shm_setup, shm_domain
+from tfmp.cluster.discovery.choose import Asked, Source, discover
+from tfmp.cluster.discovery.found import Discovered
+from tfmp.cluster.spec import ClusterSpec
+from tfmp.commands.output import eprint, headline, noop, print_plan, say
+from tfmp.commands.user_code import check_user_code
+from tfmp.config import Resolved
+from tfmp.data.cache import CachedDataset, prepare
+from tfmp.errors import EXIT_OK, TfmpError, UsageError
+from tfmp.planning.environment import fork_server_environment
+from tfmp.planning.host import oversubscribed
+from tfmp.planning.inputs import Machine, plan_cluster_run
+from tfmp.rendezvous.identity import Identity, agreed_values, installed_versions
+from tfmp.rendezvous.leader import Peers
+from tfmp.rendezvous.protocol import Report, Waits
+from tfmp.rendezvous.session import Session
+from tfmp.report.output import lasting_output
+from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
+from tfmp.rundir.layout import RunFolder
+from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.lifecycle import STOP_SIGNALS
+from tfmp.workers.signals import SignalInbox
+from tfmp.workers.spec import signal_name
+
+if TYPE_CHECKING:
+    from tfmp.config import RunConfig
+    from tfmp.planning.plan import Plan
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """What the command line says beside the configuration.
+
+    Attributes:
+        index: ``--index`` as typed.
+        source: ``--cluster``.
+        arguments: The command line without ``--index``, for the commands of the other hosts.
+        common: What ``tfmp train`` takes too.
+    """
+
+    index: str | None
+    source: Source
+    arguments: Sequence[str]
+    common: TrainOptions
+
+
+def worker(resolved: Resolved, options: WorkerOptions) -> int:
+    """Be one worker and return the exit code.
+
+    Raises:
+        UsageError: Something is wrong with the settings, the cluster, the data or the machine.
+        TfmpError: The group did not start.
+    """
+    with lasting_output():
+        return _work(resolved, options)
+
+
+def _work(resolved: Resolved, options: WorkerOptions) -> int:
+    tell = noop if options.common.verbosity < 0 else say
+    prepared = _prepare(resolved, options, tell)
+    if prepared is None:
+        return EXIT_OK
+    place, plan = prepared.place, prepared.plan
+    if place.found.source == "mpi":
+        # Open MPI gives every process a terminal of its own, and then writes what they show over each other.
+        options = replace(options, common=replace(options.common, live=False))
+    env, notices = fork_server_environment(
+        prepared.machine.environ, plan.workers[place.rank].env, verbose=options.common.verbosity > 0
+    )
+    for line in (*prepared.warnings, *plan.warnings, *notices):
+        tell(f"warning: {line}")
+    tell(headline(plan))
+    earlier = prepared.going_on.folder
+    with nullcontext() if earlier is None else locked(earlier):
+        return _meet_and_train(resolved, options, prepared, env, tell)
+
+
+def _meet_and_train(
+    resolved: Resolved,
+    options: WorkerOptions,
+    prepared: _Prepared,
+    env: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> int:
+    config, place = resolved.config, prepared.place
+    identity = _identity(config, prepared)
+    session = Session(
+        identity,
+        place.roster,
+        Waits(
+            start_timeout_s=config.cluster.start_timeout_s,
+            heartbeat_timeout_s=config.cluster.heartbeat_timeout_s,
+            beat_every_s=min(1.0, config.cluster.heartbeat_timeout_s / 5),
+        ),
+        tell,
+        token=config.cluster.token,
+        loopback=("::1" if ":" in place.own.host else "127.0.0.1") if place.own.is_loopback else None,
+        compose=_compose(config, prepared, identity),
+    )
+    with (
+        session,
+        SignalInbox(STOP_SIGNALS) as inbox,
+        ForkServer.start(PRELOAD, private_network="off", env=env) as fork_server,
+    ):
+        try:
+            gather(session, fork_server, inbox)
+        except Interrupted as stop:
+            eprint(f"interrupted by {signal_name(stop.signum)} while waiting for the other workers")
+            return 128 + stop.signum
+        try:
+            if (epochs := finished_message(session.start_message)) is not None:
+                tell(nothing_left(resolved.config.run.dir or "the run", epochs))
+                leave_after_leader(session, place.rank)
+                return EXIT_OK
+            return _train(resolved, options, prepared, session, fork_server, inbox)
+        except TfmpError as error:
+            what = f"{place.names[place.rank]} could not start: {error.what}"
+            session.failed(Report(what, error.where, error.hint, error.exit_code))
+            raise
+
+
+def dry_run(resolved: Resolved, options: WorkerOptions) -> int:
+    """Print what was found, the plan, each worker's TF_CONFIG and the command of each host; start nothing."""
+    if options.index is None and resolved.config.cluster.worker_addresses is not None:
+        options = replace(options, index="0")
+    prepared = _prepare(resolved, options, say)
+    if prepared is None:
+        return EXIT_OK
+    plan, place = prepared.plan, prepared.place
+    if place.found.rendezvous is not None:  # the addresses are a stand-in
+        plan = replace(plan, workers=tuple(replace(one, address=None, tf_config=None) for one in plan.workers))
+    print_plan(resolved, plan)
+    for warning in prepared.warnings:
+        print(f"warning: {warning}")
+    print("commands:")
+    for where, command in commands(place, plan, options.arguments):
+        print(f"  {where}: {command}")
+    print("dry run: nothing was started")
+    return EXIT_OK
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """All that is known before the workers have met."""
+
+    place: Placement
+    machine: Machine
+    dataset: CachedDataset
+    plan: Plan
+    going_on: GoingOn
+    warnings: tuple[str, ...]
+
+
+def _prepare(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], None]) -> _Prepared | None:
+    """Find the cluster, check and plan; ``None`` for an evaluator, which has nothing to do."""
+    found = _discover(resolved, options, tell)
+    if found.rank is None:
+        tell("evaluator: nothing to do, every worker takes its share of the validation")
+        return None
+    place = find_placement(found, found.rank)
+    _check(resolved, place, options.common)
+    check_user_code(resolved)
+    going_on = find_earlier(
+        resolved, own_dir(resolved.config.run.dir, place.rank), rank=place.rank, wanted=options.common.resume, tell=tell
+    )
+    whole = Machine.here()
+    machine = share_machine(whole, place, count_machine_cpus())
+    crowded = oversubscribed(whole.cores, neighbours(place)[1]) if machine.cores < whole.cores else None
+    dataset = prepare(resolved.config.data, tell)
+    plan = plan_cluster_run(resolved.config, dataset.header, machine, place.cluster, place.rank)
+    return _Prepared(place, machine, dataset, plan, going_on, (crowded,) if crowded else ())
+
+
+def _discover(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], None]) -> Discovered:
+    cluster = resolved.config.cluster
+    origin = resolved.origin("cluster.workers")
+    asked = Asked(
+        source=options.source,
+        addresses=cluster.worker_addresses,
+        count=None if origin == "default" or cluster.worker_addresses is not None else cluster.worker_count,
+        index=options.index,
+        rendezvous=cluster.rendezvous,
+        base_port=cluster.base_port,
+    )
+    if "TF_CONFIG" in os.environ and not os.environ["TF_CONFIG"].strip():
+        tell("note: TF_CONFIG is empty, which counts as unset")
+    found = discover(asked, os.environ, hostname=_hostname(), parent_pid=os.getppid())
+    tell(f"cluster: {found.found}")
+    if found.warning is not None:
+        tell(f"warning: {found.warning}")
+    if found.source == "manual" and os.environ.get("TF_CONFIG", "").strip():
+        tell("note: TF_CONFIG is set and not used: addresses and --index were given")
+    if asked.count is not None and asked.count != found.size:
+        if origin.startswith("--"):
+            raise UsageError(
+                f"expected {found.size} workers, as {found.source} says, received {asked.count}",
+                where=origin,
+                hint=f"leave {origin} out",
+            )
+        tell(f"note: cluster.workers ({asked.count}, {origin}) is for tfmp train; {found.source} says {found.size}")
+    return found
+
+
+def _hostname() -> str:
+    """This host's name with its domain where that is known, as a pod's is in /etc/hosts."""
+    name = socket.gethostname()
+    full = socket.getfqdn(name) if "KUBERNETES_SERVICE_HOST" in os.environ else name
+    return full if full.startswith(name) else name
+
+
+def _check(resolved: Resolved, place: Placement, options: TrainOptions) -> None:
+    if resolved.config.cluster.strategy != "multi-worker":
+        raise UsageError(
+            f"expected multi-worker, received {resolved.config.cluster.strategy}",
+            where="cluster.strategy",
+            hint="tfmp train --strategy mirrored runs in one process",
+        )
+    wanted = own_dir(resolved.config.run.dir, place.rank)
+    if wanted is not None and (wanted / "config.yaml").exists() and not options.resume:
+        raise UsageError(
+            "this folder already holds a run, which is never overwritten",
+            where=str(wanted),
+            hint="choose another --run-dir, remove the folder first, or go on with that run: --resume",
+        )
+
+
+def _compose(config: RunConfig, prepared: _Prepared, own: Identity) -> Callable[[Peers], Mapping[str, Any]]:
+    """What the leading launcher tells all as they start, from who has joined."""
+    rendezvous = prepared.place.found.rendezvous
+
+    def compose(peers: Peers) -> Mapping[str, Any]:
+        everyone = [own, *(peers[rank][0] for rank in sorted(peers))]
+        told = prepared.going_on.to_message()
+        if rendezvous is not None:
+            told["workers"] = met_addresses(rendezvous, peers)
+        plan = _met_plan(config, prepared, told)
+        return told | compose_shm_setup(plan, [one.place for one in everyone], [one.pid for one in everyone])
+
+    return compose
+
+
+def _met_plan(config: RunConfig, prepared: _Prepared, told: Mapping[str, Any]) -> Plan:
+    """The plan, with the addresses that were only found when the workers met."""
+    if "workers" not in told:
+        return prepared.plan
+    cluster = ClusterSpec.from_addresses(told["workers"])
+    return plan_cluster_run(config, prepared.dataset.header, prepared.machine, cluster, prepared.place.rank)
+
+
+def _identity(config: RunConfig, prepared: _Prepared) -> Identity:
+    place, plan = prepared.place, prepared.plan
+    agreed = agreed_values(
+        config,
+        place.text,
+        installed_versions(),
+        content_of_the_data=prepared.dataset.header.data_sha256[:16],
+        devices_of_each_worker=f"{plan.workers[place.rank].replicas} {plan.device.upper()}",
+    )
+    host, pid = socket.gethostname(), os.getpid()
+    return Identity(place.rank, agreed, host, pid, place.found.run, place.own.port, shm_domain())
+
+
+def _train(
+    resolved: Resolved,
+    options: WorkerOptions,
+    prepared: _Prepared,
+    session: Session,
+    fork_server: ForkServer,
+    inbox: SignalInbox,
+) -> int:
+    """All are here: make the run folder, run the worker, leave with the others."""
+    place, config = prepared.place, resolved.config
+    told = session.start_message
+    cluster = ClusterSpec.from_addresses(told["workers"]) if "workers" in told else place.cluster
+    plan = _met_plan(config, prepared, told)
+    settled = settle_collective(plan, told, config.cluster.collective, place.names)
+    if settled is not plan and options.common.verbosity >= 0:
+        say(f"note: collective {settled.collective.name}: {settled.collective.reason}")
+    plan = settled
+    earlier = prepared.going_on.folder
+    point = point_from_leader(told, config.run.dir) if place.rank else prepared.going_on.point
+    folder = _claim(resolved, options, cluster, place.rank, earlier)
+    if options.common.verbosity >= 0:
+        say(f"run folder: {folder.path}")
+    run = Run(config, plan, folder, prepared.dataset, options.common)
+    if earlier is not None or point is not None:
+        if options.common.verbosity >= 0:
+            say(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
+        folder.remove_temporaries()
+        run.resume_from(point)
+    watch = GroupWatch(session, run, place.rank, place.names[place.rank], place.roster.label(place.rank))
+    announce = f"starting: all {cluster.size} workers are here and agree"
+    lock = nullcontext() if earlier is not None else locked(folder)
+    with lock, shared_shm_setup(plan, place.rank, told) as run.meeting:
+        result = run.watch(
+            fork_server, announce=announce, on_event=watch.on_event, on_tick=watch.on_tick, tick_s=TICK_S
+        )
+        return watch.finish(result, inbox)
+
+
+def _claim(
+    resolved: Resolved, options: WorkerOptions, cluster: ClusterSpec, rank: int, earlier: RunFolder | None
+) -> RunFolder:
+    """Make this host's folder, with the configuration that was run: the cluster as it was found."""
+    section = resolved.config.cluster.model_copy(
+        update={"workers": tuple(map(str, cluster.addresses)), "base_port": None, "rendezvous": None}
+    )
+    run = Resolved(resolved.config.model_copy(update={"cluster": section}), resolved.origins)
+    if earlier is not None:
+        update_saved_config(earlier, run)
+        return earlier
+    suffix = f"-worker-{rank}" if rank else ""
+
+    def default() -> Path:
+        folder = default_run_dir(resolved.config.run.name, options.common.config_file, datetime.now())
+        return folder.with_name(folder.name + suffix)
+
+    return claim_run_folder(own_dir(resolved.config.run.dir, rank), default, run.to_yaml())

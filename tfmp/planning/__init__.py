@@ -1,0 +1,1 @@
+"""What each worker gets, worked out before anything starts. Pure: host and environment are passed in."""

@@ -1,0 +1,165 @@
+"""What both sides of a group have in common: time, signs of life, who is turned away, how it ends."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tfmp.rendezvous.identity import Identity
+from tfmp.rendezvous.peer_status import Finding, Kind, Roster, Verdict
+from tfmp.rendezvous.protocol import Action, Close, Report, Say, Send, Waits, disagreement, stop_message
+from tfmp.rendezvous.watching import Watch
+
+#: Where another worker's address leads when --index is that of another host.
+THIS_ONE = "this one"
+_MAX_TURNED_AWAY = 100
+
+
+class Side(ABC):
+    """The state of a group as one launcher sees it. Pure: events go in with their time, actions come out.
+
+    Args:
+        identity: This launcher.
+        roster: The group.
+        waits: How long to wait for what.
+        now_s: The time, on the clock of all later calls.
+
+    Attributes:
+        verdict: Why the group ends; ``None`` while it does not.
+        started: Whether all are to start, or have.
+        may_leave: Whether all workers have ended well and know it.
+        start_message: What all start with.
+        hang_s: For how long a worker has waited for the others in vain; ``None``: none has.
+    """
+
+    def __init__(self, identity: Identity, roster: Roster, waits: Waits, now_s: float) -> None:
+        self.verdict: Verdict | None = None
+        self.started = False
+        self.may_leave = False
+        self.start_message: Mapping[str, Any] = {}
+        self.hang_s: float | None = None
+        self._identity = identity
+        self._roster = roster
+        self._waits = waits
+        self._began_s = now_s
+        self._next_roll_s = now_s + waits.first_roll_call_s
+        self._next_beat_s = now_s
+        self._is_ready = False
+        self._watch: Watch | None = None
+        self._turned_away: set[str] = set()
+
+    @abstractmethod
+    def dialed(self, link: int, rank: int, now_s: float) -> list[Action]:
+        """A connection to a worker's address is open: greet."""
+
+    @abstractmethod
+    def found(self, rank: int, finding: Finding, now_s: float) -> list[Action]:
+        """An attempt to reach a worker came to this."""
+
+    @abstractmethod
+    def received(self, link: int, message: Mapping[str, Any], peer: str, now_s: float) -> list[Action]:
+        """Take a message.
+
+        Raises:
+            NotOurs: It is none that may come now; the connection is to be closed.
+        """
+
+    @abstractmethod
+    def lost(self, link: int, now_s: float) -> list[Action]:
+        """A connection has ended."""
+
+    @abstractmethod
+    def ready(self, now_s: float) -> list[Action]:
+        """This host's fork server has imported TensorFlow."""
+
+    @abstractmethod
+    def failed(self, report: Report, now_s: float) -> list[Action]:
+        """This host's worker has failed."""
+
+    @abstractmethod
+    def done(self, sha256: str, now_s: float) -> list[Action]:
+        """This host's worker has ended well, with weights of this digest; the chief saves before it does."""
+
+    @abstractmethod
+    def _gather(self, now_s: float) -> list[Action]:
+        """What the passing of time asks for before the start."""
+
+    @abstractmethod
+    def _tell(self, message: Mapping[str, Any]) -> list[Action]:
+        """A message to every launcher that has joined this one."""
+
+    def tick(self, now_s: float) -> list[Action]:
+        """Return what the passing of time asks for."""
+        if self.verdict is not None or self.may_leave:
+            return []
+        if self._watch is None:
+            return self._gather(now_s)
+        verdict = self._watch.look(now_s)
+        return self._beat(now_s) if verdict is None else self._end(verdict)
+
+    def stopped(self, is_stopped: bool, now_s: float) -> None:
+        """Whether this host's worker process is stopped, as by SIGSTOP."""
+        if self._watch is not None:
+            if is_stopped != self._watch.is_stopped(self._identity.rank):
+                self._next_beat_s = now_s  # news
+            self._watch.stopped(self._identity.rank, is_stopped, now_s)
+
+    def refuse(self, link: int, peer: str, reason: str, now_s: float) -> list[Action]:
+        """A connection was turned away because of what came over it; said once an address."""
+        if peer in self._turned_away or len(self._turned_away) > _MAX_TURNED_AWAY or self.started:
+            return []
+        self._turned_away.add(peer)
+        return [Say(f"note: turned away a connection from {peer}: {reason}")]
+
+    def _hello(self, link: int) -> list[Action]:
+        return [Send(link, {"type": "hello", **self._identity.to_message()})]
+
+    def _beat(self, now_s: float) -> list[Action]:
+        if now_s < self._next_beat_s:
+            return []
+        self._next_beat_s = now_s + self._waits.beat_every_s
+        stopped = self._watch is not None and self._watch.is_stopped(self._identity.rank)
+        return self._tell({"type": "beat", "stopped": stopped})
+
+    def _start(self, message: Mapping[str, Any], others: Iterable[int], now_s: float, explain_s: float) -> None:
+        """Begin to watch the launchers that this one is connected to."""
+        self.started = True
+        self.start_message = message
+        self._watch = Watch(self._roster, self._waits, others, now_s, explain_s)
+
+    def _heard(self, rank: int, now_s: float) -> None:
+        if self._watch is not None:
+            self._watch.heard(rank, now_s)
+
+    def _heard_stopped(self, rank: int, is_stopped: bool, now_s: float) -> None:
+        if self._watch is not None:
+            self._watch.stopped(rank, is_stopped, now_s)
+
+    def _cannot_join(self, link: int, other: Identity) -> list[Action]:
+        """Turn away one of another run; end with one that is set otherwise. Empty if it may join."""
+        if self._identity.run and other.run and self._identity.run != other.run:
+            return self._turn_down(link, Kind.OTHER_RUN, f"this port belongs to {self._identity.run}")
+        if not self.started and self.verdict is None:
+            verdict = disagreement(self._identity, other, self._roster)
+            return [Send(link, stop_message(verdict)), Close(link), *self._end(verdict)] if verdict else []
+        return []
+
+    @staticmethod
+    def _turn_down(link: int, kind: Kind, text: str) -> list[Action]:
+        return [Send(link, {"type": "refused", "kind": kind.name, "text": text}), Close(link)]
+
+    @staticmethod
+    def _holder(identity: Identity) -> str:
+        return f"by process {identity.pid} on {identity.host}"
+
+    def _end(self, verdict: Verdict) -> list[Action]:
+        """End the group, or hear that it ends; the first verdict counts."""
+        if self.verdict is not None:
+            return []
+        self.verdict = verdict
+        return self._pass_on(verdict)
+
+    def _pass_on(self, verdict: Verdict) -> list[Action]:
+        """Tell others of a verdict: nobody, unless this is the leader."""
+        return []

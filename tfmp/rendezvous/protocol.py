@@ -1,0 +1,203 @@
+"""What the two sides of a group share: actions, waits, reports, and the names of messages.
+
+The worker of rank 0 leads: the others connect to its address and stay connected until the training has ended. Messages
+are JSON objects with a ``type``::
+
+    hello     who I am (see Identity.to_message), when a connection is opened
+    welcome   leader: you have joined
+    present   a member, asked by the leader: I am up, but have not reached you
+    refused   kind and text: you cannot join
+    roll      leader: who is here, who is missing and why
+    ready     member: TensorFlow is imported, I could start
+    start     leader: all are here, agree and are ready; the cluster
+    beat      I live; whether my worker process is stopped
+    failed    member: my worker has failed, and how
+    hang      leader: a worker waits for the others in vain; look where yours is
+    done      member: my worker has ended well
+    stop      leader: the group ends, and why (before the start, too)
+    leave     leader: all workers have ended well
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar, cast
+
+from tfmp.rendezvous.identity import Identity, differences, printable
+from tfmp.rendezvous.peer_status import Roster, Verdict
+from tfmp.rendezvous.wire import NotOurs
+
+T = TypeVar("T")
+
+_MAX_TEXT = 4000
+
+
+@dataclass(frozen=True)
+class Dial:
+    """Connect to the address of ``rank``; answer with ``dialed`` or ``found``."""
+
+    rank: int
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a message over a connection."""
+
+    link: int
+    message: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Close:
+    """Close a connection once all that was sent has left."""
+
+    link: int
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tell the user a line."""
+
+    text: str
+
+
+Action = Dial | Send | Close | Say
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long to wait for what, in seconds.
+
+    Attributes:
+        start_timeout_s: For all to join and be ready.
+        heartbeat_timeout_s: Without a word from a peer, until it counts as lost.
+        beat_every_s: Between two words.
+        roll_call_every_s: Between two roll calls.
+        first_roll_call_s: Before the first: workers started together meet in less.
+        first_answers_s: Before the first at the latest: the first attempt to reach each has ended by then.
+        dial_every_s: Between two attempts to reach a worker.
+        silence_s: Without a word, after which a peer is the likely cause of another's failure.
+        explain_s: For the true cause to show after a failure that looks like a victim's.
+        restart_s: That a training running at the leader's address may belong to a group that is about to end.
+    """
+
+    start_timeout_s: float = 300.0
+    heartbeat_timeout_s: float = 30.0
+    beat_every_s: float = 1.0
+    roll_call_every_s: float = 10.0
+    first_roll_call_s: float = 2.0
+    first_answers_s: float = 4.0
+    dial_every_s: float = 1.0
+    silence_s: float = 3.5
+    explain_s: float = 4.0
+    restart_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a worker process failed.
+
+    Attributes:
+        what: One sentence.
+        where: The place, where the worker named one.
+        hint: What to do, where it said so.
+        exit_code: Its exit code as a shell shows it.
+        victim: Whether the failure is of the kind that the loss of a peer causes.
+        hang_s: For how long it has waited for the others in vain; ``None`` where it did not.
+    """
+
+    what: str
+    where: str | None = None
+    hint: str | None = None
+    exit_code: int = 1
+    victim: bool = False
+    hang_s: float | None = None
+
+    def to_message(self) -> dict[str, Any]:
+        """Return it as a ``failed`` message."""
+        return {"type": "failed", **asdict(self)}
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Report:
+        """Read it back.
+
+        Raises:
+            NotOurs: A value is missing or of the wrong type.
+        """
+        return cls(
+            what=take(message, "what", str),
+            where=_optional_text(message, "where"),
+            hint=_optional_text(message, "hint"),
+            exit_code=_exit_code(message),
+            victim=take(message, "victim", bool),
+            hang_s=None if message.get("hang_s") is None else take(message, "hang_s", float),
+        )
+
+
+def take(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
+    """Return a message's value of exactly the given type; a text without control characters.
+
+    Raises:
+        NotOurs: It is missing or of another type.
+    """
+    value = message.get(name)
+    if type(value) is not kind:
+        raise NotOurs(f"a message {message['type'][:20]} without {name}")
+    return cast(T, printable(value, _MAX_TEXT, keep="\n") if isinstance(value, str) else value)
+
+
+def stop_message(verdict: Verdict) -> dict[str, Any]:
+    """Return the message that ends the group."""
+    return {"type": "stop", **asdict(verdict)}
+
+
+def read_stop(message: Mapping[str, Any]) -> Verdict:
+    """Read :func:`stop_message` back.
+
+    Raises:
+        NotOurs: A value is missing or of the wrong type.
+    """
+    culprit = message.get("culprit")
+    return Verdict(
+        what=take(message, "what", str),
+        culprit=None if culprit is None else take(message, "culprit", int),
+        where=_optional_text(message, "where"),
+        hint=_optional_text(message, "hint"),
+        exit_code=_exit_code(message),
+    )
+
+
+def disagreement(ours: Identity, theirs: Identity, roster: Roster) -> Verdict | None:
+    """Return the verdict for two workers that are not set alike, ``None`` if they are.
+
+    Args:
+        ours: This launcher.
+        theirs: The other.
+        roster: The group as this one knows it.
+    """
+    first, second = sorted((ours, theirs), key=lambda one: one.rank)
+    found = differences(first, second)
+    if not found:
+        return None
+    names = [roster.names[one.rank] if 0 <= one.rank < roster.size else f"worker {one.rank}" for one in (first, second)]
+    if names[0] == names[1]:
+        names = [f"{names[0]} on {one.host} (pid {one.pid})" for one in (first, second)]
+    listed = [f"{one.name}: {names[0]} has {one.ours}, {names[1]} has {one.theirs}" for one in found[:5]]
+    more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
+    return Verdict(
+        "the workers do not agree about " + "\n  also:  ".join(listed) + more,
+        where=", ".join(one.name for one in found[:5]),
+        hint="start every worker with the same configuration, options and versions",
+        exit_code=2,
+    )
+
+
+def _exit_code(message: Mapping[str, Any]) -> int:
+    """A failure's exit code; never one that would pass for success."""
+    code = take(message, "exit_code", int)
+    return code if 1 <= code <= 255 else 1
+
+
+def _optional_text(message: Mapping[str, Any], name: str) -> str | None:
+    return None if message.get(name) is None else take(message, name, str)

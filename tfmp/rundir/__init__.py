@@ -1,0 +1,1 @@
+"""The run folder: layout, claim, recording, reading."""

@@ -1,0 +1,100 @@
+"""Making the run folder: one run a folder, claimed so that two runs never share one."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from tfmp.errors import UsageError
+from tfmp.rundir.layout import RunFolder
+
+_TRIES = 100
+
+
+def default_run_dir(name: str | None, config_file: Path | None, now: datetime) -> Path:
+    """``runs/<date>-<time>-<name>``, with the configuration file's stem where no name is given."""
+    label = re.sub(r"[^\w.-]+", "-", run_name(name, config_file))
+    return Path("runs") / f"{now:%Y%m%d-%H%M%S}-{label}"
+
+
+def run_name(name: str | None, config_file: Path | None) -> str:
+    """The run's name: ``run.name``, else the stem of its file, else that of the default data set."""
+    return name or (config_file.stem if config_file else "mnist")
+
+
+def claim_run_folder(wanted: Path | None, default: Callable[[], Path], config_yaml: str) -> RunFolder:
+    """Make the run folder and put ``config.yaml`` into it; whoever creates that file owns the folder.
+
+    Args:
+        wanted: The folder the user asked for; it may exist, but not hold a run.
+        default: Gives a folder's name where the user asked for none; a number is added while it is taken.
+        config_yaml: The fully resolved configuration.
+
+    Raises:
+        UsageError: The folder holds a run already, or cannot be made or written.
+    """
+    if wanted is not None:
+        if _claim(wanted, config_yaml):
+            return RunFolder(wanted)
+        raise UsageError(
+            "this folder already holds a run, which is never overwritten",
+            where=str(wanted),
+            hint="choose another --run-dir, or remove the folder first",
+        )
+    base = default()
+    for attempt in range(1, _TRIES):
+        folder = base if attempt == 1 else base.with_name(f"{base.name}-{attempt}")
+        if _claim(folder, config_yaml):
+            return RunFolder(folder)
+    raise UsageError(f"expected a free name, found {_TRIES - 1} runs", where=str(base), hint="give --run-dir")
+
+
+@contextmanager
+def locked(folder: RunFolder) -> Iterator[None]:
+    """Keep any other launcher out of a run folder; the lock goes with this process, however it ends.
+
+    Raises:
+        UsageError: Another launcher works in it.
+    """
+    fd = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            hint = "wait for its end, or stop it; `lsof +D` on the folder names it"
+            raise UsageError("this run is going on", where=str(folder.path), hint=hint) from error
+        except OSError:
+            pass  # a file system without locks
+        yield
+    finally:
+        os.close(fd)
+
+
+def _claim(folder: Path, config_yaml: str) -> bool:
+    target = folder / "config.yaml"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".config.{os.getpid()}.tmp"
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                file.write(config_yaml)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(temporary, target)  # fails if another run was here first: the whole file appears, or nothing
+        finally:
+            temporary.unlink(missing_ok=True)
+    except FileExistsError:
+        if target.exists():
+            return False
+        hint = "choose another --run-dir"
+        raise UsageError("expected a folder, found a file", where=str(folder), hint=hint) from None
+    except OSError as error:
+        raise UsageError(
+            f"the run folder cannot be written: {error.strerror}", where=str(folder), hint="choose another --run-dir"
+        ) from error
+    return True

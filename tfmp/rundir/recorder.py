@@ -1,0 +1,137 @@
+"""The launcher's record of a run: ``events.jsonl``, ``metrics.jsonl`` and the facts that ``summary.json`` is made of.
+
+One writer for these files, the launcher; workers only send events.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from tfmp.rundir.layout import RunFolder, append_json_line, finite, write_text
+
+#: Events that are for the eye only.
+_NOT_RECORDED = frozenset({"progress", "validating", "saving"})
+_METRIC_ORDER = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy")
+
+
+class Recorder:
+    """Writes what workers report, and remembers what the summary needs.
+
+    Args:
+        folder: The run folder.
+        clock: Wall-clock seconds since the epoch.
+        started_s: ``clock()`` at the moment the command was entered.
+    """
+
+    def __init__(self, folder: RunFolder, clock: Callable[[], float], started_s: float) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._started_s = started_s
+        self.epochs: list[dict[str, Any]] = []
+        self.digests: dict[int, str] = {}
+        self.errors: dict[int, dict[str, Any]] = {}
+        self.ready: dict[int, int] = {}
+        self.leaving: set[int] = set()
+        self.seconds_to_first_step: float | None = None
+        self.model_saved = False
+        self.saved_step: int | None = None
+        """Steps of the run that the last checkpoint of this command holds."""
+        self.restarts = 0
+        self._metrics_behind = False
+
+    def new_attempt(self, history: Sequence[Mapping[str, Any]]) -> None:
+        """Start from what a checkpoint holds: ``metrics.jsonl`` gets exactly its epochs, whatever it has now.
+
+        Args:
+            history: The results of the epochs before the checkpoint.
+        """
+        self.digests, self.errors, self.ready, self.leaving, self.model_saved = {}, {}, {}, set(), False
+        self.epochs = [_ordered(one) for one in history]
+        self._metrics_behind = bool(self.epochs) or self._folder.metrics.exists()
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write ``metrics.jsonl`` anew if a line could not be written (disk full); for when there may be room again."""
+        if self._metrics_behind:
+            with suppress(OSError):
+                write_text(self._folder.metrics, "".join(json.dumps(finite(one)) + "\n" for one in self.epochs))
+                self._metrics_behind = False
+
+    def on_event(self, rank: int, event: Mapping[str, Any]) -> None:
+        """Take one event of worker ``rank``."""
+        kind = event.get("event")
+        if kind not in _NOT_RECORDED and (kind != "epoch" or rank == 0):
+            self.note(kind, rank=rank, **{key: value for key, value in event.items() if key != "event"})
+        if kind == "ready":
+            self.ready[rank] = int(event.get("replicas", 0))
+        elif kind == "first_step" and rank == 0 and self.seconds_to_first_step is None:
+            self.seconds_to_first_step = self._clock() - self._started_s
+        elif kind == "epoch" and rank == 0:
+            line = _ordered({key: value for key, value in event.items() if key != "event"})
+            self.epochs.append(line)
+            self._add_epoch(line)
+        elif kind == "weights":
+            self.digests[rank] = str(event["sha256"])
+            self.leaving.add(rank)
+        elif kind == "stopped":
+            self.leaving.add(rank)
+        elif kind == "error":
+            self.errors[rank] = dict(event)
+        elif kind == "saved":
+            self.model_saved = True
+        elif kind == "checkpoint":
+            self.saved_step = int(event["global_step"])
+
+    def note(self, kind: Any, **values: Any) -> None:
+        """Append one line to ``events.jsonl``: time in seconds since the epoch, kind, values.
+
+        On a full disk the line is lost, not the run.
+        """
+        with suppress(OSError):
+            append_json_line(self._folder.events, {"time": round(self._clock(), 3), "event": kind, **values})
+
+    def _add_epoch(self, line: Mapping[str, Any]) -> None:
+        if self._metrics_behind:
+            self.catch_up()
+            return
+        try:
+            append_json_line(self._folder.metrics, line)
+        except OSError:
+            self._metrics_behind = True
+
+    def samples_per_second(self) -> float | None:
+        """Median over epochs of the steady throughput of all workers; the first epoch counts if there is no other."""
+        rates = [line["samples_per_second"] for line in self.epochs if line.get("samples_per_second")]
+        if len(rates) > 1:
+            rates = rates[1:]
+        return statistics.median(rates) if rates else None
+
+    def summary(self, *, status: str, workers: int, strategy: str, collective: str, replicas: int) -> dict[str, Any]:
+        """The content of ``summary.json``."""
+        last = self.epochs[-1] if self.epochs else {}
+        measured = {key: value for key, value in last.items() if key not in ("epoch", "step", "seconds")}
+        measured.pop("samples_per_second", None)
+        return {
+            "status": status,
+            "workers": workers,
+            "replicas": replicas,
+            "strategy": strategy,
+            "collective": collective,
+            "epochs": len(self.epochs),
+            **measured,
+            "samples_per_second": self.samples_per_second(),
+            "seconds_to_first_step": self.seconds_to_first_step,
+            "seconds": self._clock() - self._started_s,
+            "restarts": self.restarts,
+            "weights_sha256": self.digests.get(0),
+        }
+
+
+def _ordered(values: Mapping[str, Any]) -> dict[str, Any]:
+    """An epoch's results, the well-known names first."""
+    first = {key: values[key] for key in _METRIC_ORDER if key in values}
+    return first | {key: value for key, value in values.items() if key not in first}

@@ -1,0 +1,72 @@
+"""A private temporary folder for what the workers of one attempt leave behind, and the end of abandoned ones.
+
+Workers end by ``os._exit``, so nothing of Python's cleaning up happens in them: what they leave goes with this folder.
+A launcher that was killed cannot remove its own: the next one does. Whoever uses a folder holds a lock on a file in
+it, which ends with the process. (Process ids would not do: launchers in containers may share the folder for temporary
+files, and each sees only its own processes.)
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+_NAME = re.compile(r"tfmp-\d+-\w+")
+_LOCK = ".in-use"
+#: A folder without a lock file is as young as this, or abandoned.
+_YOUNG_S = 60.0
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """Make the folder (mode 0700) and remove it at the end; remove those of launchers that are dead.
+
+    Raises:
+        OSError: There is no place for temporary files.
+    """
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    with (
+        tempfile.TemporaryDirectory(prefix=f"tfmp-{os.getpid()}-", ignore_cleanup_errors=True) as folder,
+        in_use(Path(folder)),
+    ):
+        yield Path(folder)
+
+
+@contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """Keep other launchers from removing the folder; several may use one."""
+    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        with suppress(OSError):  # a file system without locks: nobody can tell, and nobody will remove it
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob("tfmp-*-*"):
+        with suppress(OSError):
+            if _NAME.fullmatch(folder.name) and folder.lstat().st_uid == os.getuid() and _is_abandoned(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return time.time() - folder.lstat().st_mtime > _YOUNG_S
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True

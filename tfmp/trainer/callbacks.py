@@ -1,0 +1,170 @@
+"""What happens beside the training loop: progress told to the launcher, TensorBoard files.
+
+Logs are equal on all workers (see :mod:`tfmp.distribute`), so that what a callback decides from them is decided alike.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from tfmp.distribute.control import FitControl
+from tfmp.rundir.layout import RunFolder
+
+Send = Callable[[Mapping[str, Any]], None]
+
+#: Progress is told at most so often; it has no influence on the training.
+_PROGRESS_EVERY_S = 0.1
+
+
+class Progress(keras.callbacks.Callback):
+    """Sends ``progress`` and ``epoch`` events and prints a line an epoch into the worker's log.
+
+    The epochs' results also go to ``history``, which a checkpoint keeps.
+
+    Three clocks: an epoch's ``seconds`` are those of training steps alone (evaluation and saving left out), and
+    ``samples_per_second`` leaves out the run's first execution too, in which TensorFlow traces and compiles, unless
+    that is the whole epoch.
+    """
+
+    def __init__(
+        self,
+        send: Send,
+        control: FitControl,
+        history: list[dict[str, Any]],
+        *,
+        epochs: int,
+        steps_per_epoch: int,
+        samples_per_epoch: int,
+    ) -> None:
+        super().__init__()
+        self._send = send
+        self._control = control
+        self._history = history
+        self._epochs = epochs
+        self._steps = steps_per_epoch
+        self._samples = samples_per_epoch
+        self._epoch = self._step = 0
+        self._warm_from: tuple[float, int] | None = None
+        self._first_execution_done = False
+        self._epoch_began = self._trained_s = self._before_s = 0.0
+        self._last_sent = 0.0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Start the epoch's clock."""
+        self._epoch = epoch + 1
+        self._step = self._control.steps  # not 0 where a run goes on in the middle of an epoch
+        self._epoch_began = time.perf_counter()
+        self._trained_s = self._before_s
+        self._warm_from = (self._epoch_began, 0) if self._first_execution_done else None
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Tell how far the epoch is."""
+        now = time.perf_counter()
+        step = self._step = self._control.steps
+        self._trained_s = self._before_s + now - self._epoch_began
+        if not self._first_execution_done:
+            self._first_execution_done = True
+            self._warm_from = (now, step)
+            self._send({"event": "first_step", "epoch": self._epoch, "step": step})
+        if now - self._last_sent >= _PROGRESS_EVERY_S or step == self._steps:
+            self._last_sent = now
+            self._send(
+                {
+                    "event": "progress",
+                    "epoch": self._epoch,
+                    "step": step,
+                    "samples_per_second": self._rate(now, step),
+                    **_numbers(logs),
+                }
+            )
+
+    def on_test_begin(self, logs: Any = None) -> None:
+        """Tell that validation runs."""
+        self._send({"event": "validating", "epoch": self._epoch})
+
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Show now and then that validation goes on."""
+        now = time.perf_counter()
+        if now - self._last_sent >= _PROGRESS_EVERY_S:
+            self._last_sent = now
+            self._send({"event": "validating", "epoch": self._epoch})
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Send the epoch's results and print them into the log."""
+        # Less than the epoch's steps where a callback ended it.
+        rate = self._rate(self._epoch_began + self._trained_s - self._before_s, self._step)
+        if rate is None and self._trained_s > 0:
+            rate = self._step / self._steps * self._samples / self._trained_s
+        numbers = _numbers(logs)
+        text = " ".join(f"{name} {value:.6f}" for name, value in numbers.items())
+        print(f"tfmp: epoch {self._epoch}/{self._epochs} {text}", flush=True)
+        result = {
+            "epoch": self._epoch,
+            **numbers,
+            "seconds": self._trained_s,
+            "samples_per_second": rate,
+            "step": (self._epoch - 1) * self._steps + self._step,
+        }
+        self._history.append(result)
+        self._trained_s = self._before_s = 0.0
+        self._send({"event": "epoch", **result})
+
+    def state_dict(self) -> dict[str, Any]:
+        """Seconds of training that the running epoch has taken."""
+        return {"trained_s": self._trained_s}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Count on from there."""
+        self._before_s = float(state["trained_s"])
+
+    def _rate(self, now: float, step: int) -> float | None:
+        """Samples per second of all workers since the epoch began, the first execution of the run left out."""
+        if self._warm_from is None:
+            return None
+        since, from_step = self._warm_from
+        if step <= from_step or now <= since:
+            return None
+        return (step - from_step) / self._steps * self._samples / (now - since)
+
+
+#: What tf.summary.scalar would attach; that function needs the tensorboard package, which TensorFlow stopped requiring.
+_SCALAR = tf.compat.v1.SummaryMetadata(
+    plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
+    data_class=1,  # DATA_CLASS_SCALAR of tensorflow/core/framework/summary.proto
+)
+
+
+class TensorBoardFiles(keras.callbacks.Callback):
+    """One event file for training and one for validation, written by the chief alone (several writers in one folder
+    make curves jump: tensorboard #1011)."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__()
+        self._run_folder = folder
+        self._folder = folder.tensorboard
+        self._writers: dict[str, Any] = {}
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Write the epoch's scalars at step ``epoch + 1``."""
+        self._run_folder.require()
+        for name, value in _numbers(logs).items():
+            run, tag = ("validation", name[4:]) if name.startswith("val_") else ("train", name)
+            if run not in self._writers:
+                self._writers[run] = tf.summary.create_file_writer(os.fsencode(self._folder / run))
+            with self._writers[run].as_default():
+                tf.summary.write(f"epoch_{tag}", tf.constant(value, tf.float32), epoch + 1, _SCALAR)
+
+    def on_train_end(self, logs: Any = None) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+
+
+def _numbers(logs: Any) -> dict[str, float]:
+    return {name: float(value) for name, value in (logs or {}).items() if getattr(value, "ndim", 0) == 0}

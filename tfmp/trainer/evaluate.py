@@ -1,0 +1,79 @@
+"""Evaluation of a saved model in one process, with plain Keras: what a run's ``val_accuracy`` must equal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfmp.config import load_run_config
+from tfmp.data.cache import open_cached
+from tfmp.errors import TfmpError
+from tfmp.rundir.layout import RunFolder
+
+if TYPE_CHECKING:
+    from tfmp.workers.events import EventChannel
+
+
+def main(payload: dict[str, Any], channel: EventChannel) -> None:
+    """Evaluate ``payload["run_dir"]``'s model on the data set of ``payload["data_header"]``; send a ``result`` event.
+
+    Raises:
+        SystemExit: With exit code 1 after an error the user can act on was reported.
+    """
+    try:
+        channel.send({"event": "ready"})
+        result = evaluate(RunFolder(Path(payload["run_dir"])), payload["data_header"])
+    except TfmpError as error:
+        channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
+        print(error.render(), file=sys.stderr, flush=True)
+        raise SystemExit(error.exit_code) from None
+    channel.send({"event": "result", "values": result})
+
+
+def evaluate(folder: RunFolder, data_header: str) -> dict[str, float]:
+    """Loss and metrics of the saved model over the run's validation samples.
+
+    Raises:
+        TfmpError: The model cannot be loaded, or was saved without a loss.
+    """
+    import keras
+    import tensorflow as tf
+
+    from tfmp.trainer.factory import load_function
+    from tfmp.trainer.model import set_precision
+
+    config = load_run_config(folder.config)
+    set_precision(config.training.precision)
+    if config.model.factory is not None:
+        load_function(config.model.factory, "model.factory")  # registers the classes of its module with Keras
+    try:
+        model = keras.models.load_model(folder.model)
+    except Exception as error:
+        raise TfmpError(
+            f"the model cannot be loaded: {type(error).__name__}: {str(error)[:300]}",
+            where=str(folder.model),
+            hint="custom layers must be importable and registered with keras.saving.register_keras_serializable",
+        ) from error
+    if not model.compiled:
+        raise TfmpError("expected a compiled model", where=str(folder.model))
+    split = open_cached(data_header).validation
+    limit = config.data.limit_validation
+    images, labels = split.images[:limit], split.labels[:limit]
+    scale = 255.0 if images.dtype == np.uint8 else 1.0
+    floatx = keras.config.floatx()
+    batch = config.training.validation_batch_size
+
+    def batches() -> Any:
+        for start in range(0, len(images), batch):
+            chunk = np.asarray(images[start : start + batch]).astype(floatx)
+            yield chunk / np.asarray(scale, floatx), np.asarray(labels[start : start + batch])
+
+    shape = (None, *images.shape[1:])
+    signature = (tf.TensorSpec(shape, floatx), tf.TensorSpec((None,), labels.dtype))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    values = model.evaluate(dataset, verbose=0, return_dict=True)
+    plain = {name: np.asarray(value).tolist() for name, value in values.items() if value is not None}
+    return plain | {"samples": float(len(images))}

@@ -1,0 +1,66 @@
+"""How many steps one call into TensorFlow holds, where the configuration leaves it open and the plan could not know."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from tfmp.planning.batches import most_steps_per_execution
+
+_BATCH_HOOKS = (
+    "on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end",
+    "on_test_batch_begin", "on_test_batch_end",
+)  # fmt: skip
+
+
+def acts_on_batches(callback: Any) -> bool:
+    """Whether a callback of the user's own does something at every batch. Keras's own are fine with executions."""
+    if any(name in vars(callback) for name in _BATCH_HOOKS):  # as LambdaCallback has them
+        return True
+    bases = type(callback).__mro__
+    owners = (next(base for base in bases if name in vars(base)) for name in _BATCH_HOOKS)
+    return not all(owner.__module__.startswith("keras.") for owner in owners)
+
+
+def work_per_row(model: Any) -> int | None:
+    """Parameters of a model, each as often as a sample uses it; ``None`` where the layers' shapes are not known.
+
+    Args:
+        model: A built Keras model. A convolution uses its kernel at every position, a recurrent layer at every step.
+    """
+    work = 0
+    for layer in model._flatten_layers(include_self=False):
+        own = [variable for inner in (layer._trainable_variables, layer._non_trainable_variables) for variable in inner]
+        if not own:
+            continue
+        try:
+            shapes = [tensor.shape for tensor in keras.tree.flatten([layer.input, layer.output])]
+        except (AttributeError, ValueError):  # called with other than Keras's symbols: a subclassed model
+            return None
+        if any(size is None for shape in shapes for size in shape[1:]):
+            return None
+        positions = max(math.prod(shape[1:-1]) for shape in shapes)
+        work += positions * sum(math.prod(variable.shape) for variable in own)
+    return work
+
+
+def steps_for_user_code(model: Any | None, callbacks: Iterable[Any], planned: int, rows: int) -> int:
+    """Return the steps of an execution for a model or callbacks that the plan knows nothing of.
+
+    The same on every worker: a function of the code that all of them run.
+
+    Args:
+        model: The user's own model, built; ``None`` for the built-in one.
+        callbacks: The user's own.
+        planned: What the plan chose: not more than that.
+        rows: Rows that a replica computes in a step.
+    """
+    if any(map(acts_on_batches, callbacks)):
+        return 1
+    if model is None:
+        return planned
+    work = work_per_row(model)
+    return 1 if work is None else min(planned, most_steps_per_execution(6, rows, work))

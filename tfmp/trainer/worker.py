@@ -1,0 +1,309 @@
+"""One worker's life: join, build, fit, evaluate, save, leave.
+
+The whole interface is (what to do, where to tell): :func:`main` is called in the forked worker process with the
+launcher's payload and an event channel. The chief (rank 0) alone writes into the run folder; what must be read
+together is read by all workers at the same point.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from tfmp.checkpoint.format import load_checkpoint
+from tfmp.config import RunConfig, load_run_config
+from tfmp.config.identity import identity
+from tfmp.data.cache import open_cached
+from tfmp.distribute.control import FitControl
+from tfmp.errors import EXIT_TERMINATED, TfmpError
+from tfmp.planning.host import available_cores
+from tfmp.rundir.layout import RunFolder
+
+if TYPE_CHECKING:
+    from tfmp.data.arrays import DatasetArrays
+    from tfmp.distribute.reducers import Reducer
+    from tfmp.workers.events import EventChannel
+
+_LAUNCHERS_FIRST_S = 10.0
+
+
+@dataclass(frozen=True)
+class WorkerTask:
+    """What the launcher tells one worker (the payload, as values).
+
+    Attributes:
+        run_dir: The run folder; its ``config.yaml`` is the configuration.
+        data_header: Header file of the decoded data set on this machine.
+        rank: This worker's rank.
+        replicas: Replicas over all workers.
+        first_replica: Rank of this worker's first replica.
+        local_replicas: Replicas of this worker.
+        gpus: Whether the replicas are GPUs.
+        collective: How gradients are summed over workers.
+        compiled: Which parts of the step are compiled with XLA: ``none``, ``apply`` or ``all``.
+        meeting: Where this host's workers share memory (see :meth:`tfmp.agent.shm_setup.ShmSetup.of`), if they do.
+        steps_per_epoch: Optimizer steps of an epoch.
+        steps_per_execution: Steps of one call of the train function.
+        resume: Checkpoint file to go on from; ``None``: from the start.
+        drills: Faults to commit on purpose (see :mod:`tfmp.agent.failures.injection`).
+    """
+
+    run_dir: str
+    data_header: str
+    rank: int
+    replicas: int
+    first_replica: int
+    local_replicas: int
+    gpus: bool
+    collective: str
+    steps_per_epoch: int
+    steps_per_execution: int
+    compiled: Literal["none", "apply", "all"]
+    meeting: Mapping[str, Any] | None = None
+    resume: str | None = None
+    drills: tuple[dict[str, Any], ...] = ()
+
+
+def main(payload: dict[str, Any], channel: EventChannel) -> None:
+    """Train as one worker of the cluster that ``TF_CONFIG`` describes.
+
+    Raises:
+        SystemExit: With exit code 1 after an error the user can act on was reported; with 143 where this or another
+            worker was asked to stop.
+    """
+    tempfile.tempdir = None  # the fork server has its own: this worker's folder goes with the attempt
+    control = FitControl()
+    try:
+        train(WorkerTask(**payload), channel, control)
+    except TfmpError as error:
+        channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
+        print(error.render(), file=sys.stderr, flush=True)
+        raise SystemExit(error.exit_code) from None
+    except Exception:
+        # Progress is told now and then only; that two attempts failed at the same step must be known exactly.
+        channel.send({"event": "failed_after", "step": control.steps})
+        raise
+
+
+def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
+    """Build, fit, evaluate and save one run, as one of its workers."""
+    import keras
+    import tensorflow as tf
+
+    from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
+    from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
+    from tfmp.distribute import StrategySpec, bridge, build_strategy
+    from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
+    from tfmp.trainer.callbacks import Progress, TensorBoardFiles
+    from tfmp.trainer.faults import FaultInjector, Send
+    from tfmp.trainer.model import build_callbacks, build_model, set_precision
+
+    folder = RunFolder(Path(task.run_dir))
+    config = load_run_config(folder.config)
+    chief = task.rank == 0
+    resume = load_checkpoint(Path(task.resume)) if task.resume else None
+    spec = StrategySpec(
+        kind=config.cluster.strategy,
+        replicas=task.replicas,
+        local_devices=task.local_replicas,
+        gpus=task.gpus,
+        collective="nccl" if task.collective == "nccl" else "ring",
+    )
+    if task.compiled != "none" and not task.gpus:
+        compute_in_order()
+    # The launchers notice silence first: they know whose it is.
+    with peers_may_be_silent_for(config.cluster.heartbeat_timeout_s + _LAUNCHERS_FIRST_S):
+        # The strategy comes before anything else that touches TensorFlow.
+        strategy = build_strategy(spec)
+    if task.gpus:
+        # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
+        tf.config.experimental.enable_op_determinism()
+    # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
+    signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
+    print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
+    channel.send({"event": "ready", "replicas": strategy.num_replicas_in_sync})
+
+    set_precision(config.training.precision)
+    keras.utils.set_random_seed(config.training.seed)
+    arrays = open_cached(task.data_header)
+    with strategy.scope():
+        total_steps = config.training.epochs * task.steps_per_epoch
+        model = build_model(config, arrays.image_shape, arrays.classes, total_steps)
+        callbacks = build_callbacks(config.training)
+        model.steps_per_execution = _steps_per_execution(config, task, model, callbacks)
+        feed, validation_feed, validation_steps = _feeds(config, task, arrays, model.steps_per_execution)
+        reducer = _shared_memory(task, model, strategy, config.cluster.start_timeout_s) if task.meeting else None
+        bridge(
+            model,
+            feed=feed,
+            validation_feed=validation_feed,
+            jit_compile=task.compiled,
+            autograph=config.model.factory is not None,
+            reducer=reducer,
+            control=control,
+        )
+
+    epochs, steps = config.training.epochs, task.steps_per_epoch
+    history = list(resume.facts["history"]) if resume else []
+    if chief and config.run.tensorboard:
+        callbacks.append(TensorBoardFiles(folder))
+    callbacks.append(
+        Progress(
+            channel.send,
+            control,
+            history,
+            epochs=epochs,
+            steps_per_epoch=steps,
+            samples_per_epoch=feed.samples_per_epoch,
+        )
+    )
+    policy = CheckpointPolicy(
+        folder=folder,
+        enabled=config.run.checkpoints,
+        every_s=config.run.checkpoint_every_s,
+        chief=chief,
+        facts={"settings": identity(config), "collective": task.collective, "replicas": task.replicas},
+    )
+    send: Send = channel.send
+    drills = None
+    if task.drills:
+        drills = FaultInjector(list(task.drills), control, steps, folder.checkpoints)
+        send = drills.watching(channel.send)
+        callbacks.append(drills)
+    checkpoints = Checkpoints(policy, control, send, steps_per_epoch=steps)
+    if drills is not None:
+        drills.finish_saving = checkpoints.finish
+    callbacks.append(checkpoints)
+    first_epoch, first_step = 0, 0
+    if resume is not None:
+        print(f"tfmp: worker {task.rank} resumes at {resume.describe()}", flush=True)
+        # A run that had stopped early has nothing left to train.
+        first_epoch, first_step = (epochs, 0) if resume.facts["stopped"] else (resume.epoch, resume.step)
+    try:
+        model.fit(
+            feed.dataset(strategy, start=(first_epoch, first_step)),
+            initial_epoch=first_epoch,
+            epochs=epochs,
+            steps_per_epoch=steps,
+            shuffle=False,
+            verbose=0,
+            callbacks=TrainingLoop(
+                callbacks, control, resume, model=model, epochs=epochs, steps_per_epoch=steps, history=history
+            ),
+            validation_data=validation_feed.dataset(strategy, repeat_epoch=True),
+            validation_steps=validation_steps,
+            validation_freq=config.training.validation_every or [epochs],
+        )
+    except StopAgreed:
+        channel.send({"event": "stopped", "asked": control.stop_wanted})
+        _leave_together(strategy)
+        raise SystemExit(EXIT_TERMINATED) from None
+    finally:
+        checkpoints.finish()
+
+    state = read_state(model, strategy)
+    digest = weights_sha256(weight_values(model, state))
+    print(f"tfmp: worker {task.rank} weights_sha256 {digest}", flush=True)
+    if chief:
+        began = time.perf_counter()
+        folder.require()
+        save_model(model, state, folder.model)
+        channel.send({"event": "saved", "path": str(folder.model), "seconds": time.perf_counter() - began})
+    channel.send({"event": "weights", "sha256": digest})
+    _leave_together(strategy)
+
+
+def _steps_per_execution(config: RunConfig, task: WorkerTask, model: Any, callbacks: list[Any]) -> int:
+    """What the configuration says or the plan chose; less where code of the user's own calls for it."""
+    from tfmp.trainer.steps_per_execution import steps_for_user_code
+
+    if config.training.steps_per_execution is not None:
+        return task.steps_per_execution
+    rows = -(-config.training.batch_size // task.replicas)
+    own_model = model if config.model.factory else None
+    steps = steps_for_user_code(own_model, callbacks, task.steps_per_execution, rows)
+    if steps != task.steps_per_execution:
+        print(f"tfmp: steps per execution: {steps}, for code of your own", flush=True)
+    return steps
+
+
+def _feeds(
+    config: RunConfig, task: WorkerTask, arrays: DatasetArrays, steps_per_execution: int
+) -> tuple[Any, Any, int]:
+    """The training feed, the validation feed and the number of validation steps."""
+    from tfmp.distribute.feed import Feed, FeedPlan
+
+    data, training = config.data, config.training
+    train_images, train_labels = arrays.train.images[: data.limit_train], arrays.train.labels[: data.limit_train]
+    images = arrays.validation.images[: data.limit_validation]
+    labels = arrays.validation.labels[: data.limit_validation]
+    validation_batch = max(min(training.validation_batch_size, len(images)), task.replicas)
+
+    def plan(batch_size: int, shuffle: bool, steps: int | None) -> FeedPlan:
+        return FeedPlan(
+            batch_size=batch_size,
+            replicas=task.replicas,
+            first_replica=task.first_replica,
+            local_replicas=task.local_replicas,
+            seed=training.seed,
+            shuffle=shuffle,
+            steps_per_epoch=steps,
+            steps_per_execution=steps_per_execution,
+        )
+
+    return (
+        Feed(train_images, train_labels, plan(training.batch_size, data.shuffle, training.steps_per_epoch)),
+        Feed(images, labels, plan(validation_batch, False, None)),
+        -(-len(images) // validation_batch),
+    )
+
+
+def _shared_memory(task: WorkerTask, model: Any, strategy: Any, timeout_s: float) -> Reducer:
+    """Meet the other workers of this host, with room for the model's gradient in one piece."""
+    from tfmp.distribute.hosts import HostsReducer, LeaderRing
+    from tfmp.distribute.reducers import SharedMemoryReducer
+    from tfmp.distribute.shm import SharedMemoryGroup
+
+    assert task.meeting is not None
+    meeting = task.meeting
+    gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
+    group = SharedMemoryGroup.join(
+        Path(meeting["directory"]),
+        meeting["rank"],
+        meeting["size"],
+        capacity_bytes=gradient_bytes + 4096,
+        token=bytes.fromhex(meeting["token"]),
+        timeout_s=timeout_s,
+        spin=available_cores() >= meeting["size"],
+    )
+    if task.collective == "shm":
+        return SharedMemoryReducer(group)
+    return HostsReducer(group, task.replicas, LeaderRing(meeting["hosts"], strategy.extended.worker_devices[0]))
+
+
+def _leave_together(strategy: Any) -> None:
+    """Wait until every worker is here: the chief has saved by then, and nobody takes a leaving peer for a dead one.
+
+    A peer that is out of the barrier may end its process while this worker's last exchange with it is under way. It
+    has passed the barrier then, or it died, which its launcher sees: either way there is nothing left to wait for.
+    """
+    import tensorflow as tf
+
+    @tf.function(autograph=False)
+    def meet() -> Any:
+        def one() -> Any:
+            context = tf.distribute.get_replica_context()
+            return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
+
+        return strategy.run(one)
+
+    with suppress(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
+        strategy.experimental_local_results(meet())[0].numpy()
