@@ -46,7 +46,7 @@ class Case:
 
     def targets(self, name: str, count: int = 1, **fields: Any) -> list[WorkerSpec]:
         """Workers forked from a fork server that has imported this module."""
-        return [self._spec(rank, target=f"launch_support:{name}", **fields) for rank in range(count)]
+        return [self._spec(rank, target=f"tests.cluster.launch_support:{name}", **fields) for rank in range(count)]
 
     def leftovers(self) -> list[str]:
         """Return the command lines of living processes that carry the mark."""

@@ -26,7 +26,9 @@ def fork_server() -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="module")
 def forking() -> Iterator[ForkServer]:
-    with ForkServer.start(["launch_chatty_import", "launch_support"], private_network="off") as fork_server:
+    with ForkServer.start(
+        ["tests.cluster.launch_chatty_import", "tests.cluster.launch_support"], private_network="off"
+    ) as fork_server:
         yield fork_server
 
 
@@ -225,7 +227,7 @@ def test_a_log_that_cannot_be_created_starts_nothing(fork_server: ForkServer, ca
 
 
 def test_an_import_that_fails_shows_the_end_of_its_traceback() -> None:
-    modules = ["launch_support", "no_such_module_anywhere"]
+    modules = ["tests.cluster.launch_support", "no_such_module_anywhere"]
     with ForkServer.start(modules, private_network="off") as fork_server, pytest.raises(TfmpError) as caught:
         fork_server.wait_ready(10)
     assert caught.value.what.endswith("ModuleNotFoundError: No module named 'no_such_module_anywhere'")

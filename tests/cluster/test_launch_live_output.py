@@ -17,7 +17,7 @@ from tfmp.workers.group import GroupControl, run_group
 
 @pytest.fixture(scope="module")
 def fork_server() -> Iterator[ForkServer]:
-    with ForkServer.start(["launch_support"], private_network="off") as fork_server:
+    with ForkServer.start(["tests.cluster.launch_support"], private_network="off") as fork_server:
         yield fork_server
 
 

@@ -55,7 +55,7 @@ def test_kill_9_of_the_launcher_during_the_import(case: Case, delay_s: float) ->
 def test_kill_9_of_the_launcher_while_workers_and_their_daemons_run(case: Case) -> None:
     launcher = run_launcher(
         case,
-        "with ForkServer.start(['launch_support'], private_network='off') as fork_server:\n"
+        "with ForkServer.start(['tests.cluster.launch_support'], private_network='off') as fork_server:\n"
         "    specs = case.targets('daemons', 3, payload={'stay': True})\n"
         "    run_group(fork_server, specs, on_event=lambda rank, event: print(rank, flush=True))",
     )
@@ -93,7 +93,9 @@ def test_kill_9_of_the_helper_ends_the_run_and_all_workers_daemons_included(case
             ready.clear()
             os.kill(fork_server.pid, signal.SIGKILL)
 
-    with ForkServer.start(["launch_chatty_import", "launch_support"], private_network="off") as fork_server:
+    with ForkServer.start(
+        ["tests.cluster.launch_chatty_import", "tests.cluster.launch_support"], private_network="off"
+    ) as fork_server:
         result = run_group(
             fork_server,
             case.targets("daemons", 2, payload={"stay": True}),
@@ -105,8 +107,8 @@ def test_kill_9_of_the_helper_ends_the_run_and_all_workers_daemons_included(case
     assert result.exit_code == 1
     assert result.first_failure is None
     assert result.problem == (
-        "the fork server that imports launch_chatty_import, launch_support and starts the workers "
-        "was killed by signal 9 (SIGKILL)"
+        "the fork server that imports tests.cluster.launch_chatty_import, tests.cluster.launch_support "
+        "and starts the workers was killed by signal 9 (SIGKILL)"
     )
     assert [e.cause for e in result.exits] == ["stopped by tfmp"] * 2
 
@@ -139,7 +141,7 @@ def test_a_helper_that_does_not_answer_does_not_hold_the_launcher(case: Case, mo
 
 
 def test_a_helper_that_dies_while_importing_is_reported(case: Case) -> None:
-    with ForkServer.start(["launch_slow_import"], private_network="off") as fork_server:
+    with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         os.kill(fork_server.pid, signal.SIGSEGV)
         with pytest.raises(ForkServerDied, match=r"was killed by signal 11 \(SIGSEGV\) while it imported"):
             run_group(fork_server, case.programs(ENDLESS))

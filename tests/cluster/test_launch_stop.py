@@ -25,7 +25,7 @@ def fork_server() -> Iterator[ForkServer]:
 
 @pytest.fixture(scope="module")
 def forking() -> Iterator[ForkServer]:
-    with ForkServer.start(["launch_support"], private_network="off") as fork_server:
+    with ForkServer.start(["tests.cluster.launch_support"], private_network="off") as fork_server:
         yield fork_server
 
 
@@ -220,7 +220,7 @@ def test_work_in_progress_gets_the_grace_period_a_start_does_not(forking: ForkSe
 
 def test_ctrl_c_while_the_helper_imports(case: Case) -> None:
     began_s = time.monotonic()
-    with ForkServer.start(["launch_slow_import"], private_network="off") as fork_server:
+    with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         before = signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         try:
@@ -234,14 +234,14 @@ def test_ctrl_c_while_the_helper_imports(case: Case) -> None:
 def test_imports_without_end_are_bounded() -> None:
     message = r"still importing after 0\.3 s"
     with (
-        ForkServer.start(["launch_slow_import"], private_network="off") as fork_server,
+        ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server,
         pytest.raises(TfmpError, match=message),
     ):
         fork_server.wait_ready(0.3)
 
 
 def test_a_helper_that_is_stopped_while_it_imports_is_named() -> None:
-    with ForkServer.start(["launch_slow_import"], private_network="off") as fork_server:
+    with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         os.kill(fork_server.pid, signal.SIGSTOP)
         with pytest.raises(TfmpError, match=rf"fork server {fork_server.pid} was stopped \(SIGSTOP\) while importing"):
             fork_server.wait_ready(0.5)
