@@ -106,7 +106,7 @@ def _temporary(folder: Path) -> Path:
 def run(folder: Path, drill: str | None) -> Outcome:
     """Train with a drill, or without."""
     shared_before = set(_SHARED.iterdir())
-    arguments = ("--drill", drill) if drill else ()
+    arguments = ("--inject-fault", drill) if drill else ()
     _temporary(folder).mkdir()
     env = {"TFMP_SOAK": str(folder), "TMPDIR": str(_temporary(folder))}
     done = run_program("train", *_RUN, *arguments, "--run-dir", folder, env=env)

@@ -13,9 +13,8 @@ from tfmp.agent import resume
 from tfmp.agent.failures.report import Findings, short
 from tfmp.agent.restart_policy import Failure, Restart, RestartPolicy, Restarts
 from tfmp.agent.run import Run
-from tfmp.commands.output import eprint
 from tfmp.errors import EXIT_OK
-from tfmp.text import count, seconds
+from tfmp.text import count, eprint, seconds
 from tfmp.workers.signals import SignalInbox
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from tfmp.agent.monitor import Attempt
 from tfmp.agent.options import TrainOptions
 from tfmp.agent.shm_setup import ShmSetup, local_shm_setup
 from tfmp.agent.watcher import OnEvent, OnTick, Watcher
-from tfmp.commands.output import eprint, say
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
 from tfmp.planning.inputs import worker_payload
 from tfmp.report.noise import is_noise
@@ -30,7 +29,7 @@ from tfmp.report.summary import print_rows, summary_rows
 from tfmp.rundir.layout import RunFolder, write_json
 from tfmp.rundir.recorder import Recorder
 from tfmp.rundir.temporary import temporary_folder
-from tfmp.text import count
+from tfmp.text import count, eprint, say
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import GroupControl, run_group
 from tfmp.workers.signals import SignalInbox

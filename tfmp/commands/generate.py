@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tfmp.commands.output import eprint
 from tfmp.config import FlagValue, resolve
 from tfmp.deploy.deployment import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY_GIB, DataFile, Deployment
 from tfmp.deploy.files import addresses, compose, kubernetes, slurm
 from tfmp.errors import EXIT_OK, UsageError
 from tfmp.rundir.claim import run_name
+from tfmp.text import eprint
 
 if TYPE_CHECKING:
     from tfmp.config import RunConfig

@@ -16,14 +16,13 @@ from tfmp.agent.failures.report import Findings, ended_silently, other_workers, 
 from tfmp.agent.restart_policy import Failure, RestartPolicy, Restarts, Stop
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
-from tfmp.commands.output import eprint
 from tfmp.errors import EXIT_OK, TfmpError
 from tfmp.planning.host import GPU_VARIABLE, available_cores, cpu_sets, oversubscribed, share_gpus, thread_env
 from tfmp.planning.inputs import Machine
 from tfmp.planning.proxy import no_proxy_env
 from tfmp.report.output import lasting_output
 from tfmp.rundir.temporary import temporary_folder
-from tfmp.text import seconds
+from tfmp.text import eprint, seconds
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import GroupControl, OnLine, run_group
 from tfmp.workers.lifecycle import STOP_SIGNALS
@@ -67,7 +66,7 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
         UsageError: Ports in use, or GPUs that cannot be shared equally.
     """
     machine = Machine.here()
-    gpus = share_gpus(machine.gpus, options.workers)
+    gpus = share_gpus(machine.gpus, options.workers, workers_option="-n", cpu_option=f'{GPU_VARIABLE}="" tfmp launch …')
     if crowded := oversubscribed(machine.cores, options.workers):
         eprint(f"warning: {crowded}")
     restarts = Restarts(RestartPolicy(options.max_restarts, ports_are_free=options.base_port is None))

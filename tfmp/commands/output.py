@@ -1,9 +1,8 @@
-"""What a command says of a run on standard output and standard error."""
+"""What commands print about a planned run."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from tfmp.report.summary import print_rows, print_table
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def headline(plan: Plan) -> str:
-    """One line for what will be done."""
+    """Summarize a plan in one line."""
     batch = plan.batch
     each = f"{batch.per_replica_batch} a replica" + (f": {batch.uneven}" if batch.uneven else "")
     return (
@@ -26,7 +25,7 @@ def headline(plan: Plan) -> str:
 
 
 def print_plan(resolved: Resolved, plan: Plan) -> None:
-    """Print the settings, where each comes from, and the plan with each worker's TF_CONFIG."""
+    """Print the settings with their origins, and the plan with each worker's TF_CONFIG."""
     from tfmp.planning.plan import WORKER_COLUMNS
 
     print("settings:")
@@ -39,18 +38,3 @@ def print_plan(resolved: Resolved, plan: Plan) -> None:
             print(f"  worker {worker.rank}: TF_CONFIG={json.dumps(json.loads(worker.tf_config))}")
     for warning in plan.warnings:
         print(f"warning: {warning}")
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    print(text, flush=True)
-
-
-def noop(text: str) -> None:
-    """Print nothing."""
-    del text
-
-
-def eprint(text: str) -> None:
-    """Print a line on standard error at once."""
-    print(text, file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ from tfmp.agent.resume import (
     update_saved_config,
 )
 from tfmp.agent.run import PRELOAD, Run
-from tfmp.commands.output import headline, noop, print_plan, say
+from tfmp.commands.output import headline, print_plan
 from tfmp.commands.user_code import check_user_code
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK
@@ -29,6 +29,7 @@ from tfmp.planning.environment import fork_server_environment
 from tfmp.planning.inputs import Machine, local_port_count, plan_local_run
 from tfmp.report.output import lasting_output
 from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
+from tfmp.text import noop, say
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.ports import HeldPorts, hold_ports

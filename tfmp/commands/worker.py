@@ -34,7 +34,7 @@ from tfmp.agent.shm_setup import compose_shm_setup, settle_collective, shared_sh
 from tfmp.cluster.discovery.choose import Asked, Source, discover
 from tfmp.cluster.discovery.found import Discovered
 from tfmp.cluster.spec import ClusterSpec
-from tfmp.commands.output import eprint, headline, noop, print_plan, say
+from tfmp.commands.output import headline, print_plan
 from tfmp.commands.user_code import check_user_code
 from tfmp.config import Resolved
 from tfmp.data.cache import CachedDataset, prepare
@@ -49,6 +49,7 @@ from tfmp.rendezvous.session import Session
 from tfmp.report.output import lasting_output
 from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
 from tfmp.rundir.layout import RunFolder
+from tfmp.text import eprint, noop, say
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.signals import SignalInbox

@@ -1,7 +1,7 @@
 """The words that a configuration may choose from, one type a key.
 
-Names of optimizers, activations, losses and metrics are those of Keras 3.5, the oldest Keras that tfmp supports, and
-of every release since. Light to import: the command line offers these words in ``--help`` and shell completion.
+Names of optimizers, activations, losses and metrics are those of Keras 3.10, the oldest that tfmp supports, and of every
+later release. Light to import: the command line offers these words in ``--help`` and shell completion.
 """
 
 from __future__ import annotations

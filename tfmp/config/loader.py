@@ -31,12 +31,10 @@ class Entry:
     Args:
         value: A scalar, a list of values or a mapping of entries.
         line: Line of the key, from 1.
-        column: Column of the key, from 1.
     """
 
     value: Value
     line: int
-    column: int
 
 
 def load_yaml(path: Path) -> dict[str, Entry]:
@@ -237,7 +235,7 @@ class _Converter:
             if name in own:
                 first = f"first on line {own[name].line}" if line else "given twice"
                 raise _error(f"duplicate key {shown(name)}, {first}", key_node.start_mark, "remove one of the two")
-            own[name] = Entry(self.convert(value_node), line, key_node.start_mark.column + 1)
+            own[name] = Entry(self.convert(value_node), line)
         return {**merged, **own}
 
     def _merged(self, node: yaml.Node) -> dict[str, Entry]:

@@ -6,17 +6,17 @@ the place its value came from.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
 from tfmp.config import dump
 from tfmp.config.keys import KeyInfo, nearest_choice, nearest_key, nearest_section, schema_keys, sections
 from tfmp.config.loader import Entry, load_yaml, parse_value
-from tfmp.config.origins import DEFAULT, FlagValue, Origin
 from tfmp.config.schema import RunConfig
 from tfmp.config.types import Scalar, boolean_hint, shown
 from tfmp.errors import UsageError
@@ -25,6 +25,60 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_LISTED_ERRORS = 5
+
+
+@dataclass(frozen=True)
+class FlagValue:
+    """One command-line flag that the user gave.
+
+    Args:
+        key: Dotted key that the flag sets, such as ``training.epochs``.
+        flag: The flag as typed, such as ``--epochs``; named in errors and as the value's origin.
+        value: The text the user typed (read by the rules of a YAML value) or an already typed value. ``None`` says
+            that the flag was not given: it sets nothing.
+    """
+
+    key: str
+    flag: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The place of one value.
+
+    Args:
+        kind: Which layer: ``default`` < ``file`` < ``set`` < ``flag``.
+        place: The file's path for ``file``, the flag for ``flag``; unused otherwise.
+        line: Line in the file, from 1; 0 for the other kinds.
+    """
+
+    kind: Literal["default", "file", "set", "flag"] = "default"
+    place: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "file":
+            return f"{self.place}:{self.line}"
+        if self.kind == "set":
+            return "--set"
+        return self.place if self.kind == "flag" else "default"
+
+    def where(self, key: str, line: int = 0) -> str:
+        """Return the place as an error names it.
+
+        Args:
+            key: The dotted key, which ``--set`` needs to tell one from another.
+            line: Line of the offending item where it differs from the key's own, as in a list over several lines.
+        """
+        if self.kind == "set":
+            return f"--set {key}"
+        if self.kind == "file" and line:
+            return f"{self.place}:{line}"
+        return str(self)
+
+
+DEFAULT = Origin()
 
 
 @dataclass(frozen=True)
@@ -165,7 +219,9 @@ class _Layers:
 def _flag_value(flag: FlagValue, info: KeyInfo | None) -> object:
     """Return a flag's value with its texts marked as typed in a shell; a list key also takes YAML's ``[a, b]``."""
     value = flag.value
-    if isinstance(value, str) and value.lstrip().startswith("[") and info is not None and _takes_list(info):
+    # Not an IPv6 address, which starts with a bracket too: [::1]:2222,[::2]:2222
+    is_list = isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value, re.DOTALL)
+    if isinstance(value, str) and is_list and info is not None and _takes_list(info):
         return parse_value(value, flag.flag)
     if isinstance(value, (list, tuple)):
         return [_shell(item) for item in value]

@@ -15,8 +15,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from tfmp.config import choices
-from tfmp.config.text_types import read_reference, read_run_name, read_workers
-from tfmp.config.types import read_bool, read_int, read_list, read_number, read_path, read_text, read_word
+from tfmp.config.types import (
+    read_bool,
+    read_int,
+    read_list,
+    read_number,
+    read_path,
+    read_reference,
+    read_run_name,
+    read_text,
+    read_word,
+    read_workers,
+)
 
 
 @dataclass(frozen=True)

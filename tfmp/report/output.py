@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from tfmp.text import noop
+
 _GONE = frozenset({errno.EPIPE, errno.EIO})
 """A pipe without a reader; a terminal that was closed."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -54,7 +56,7 @@ def lasting_output() -> Iterator[None]:
         print("note: nobody reads standard output any more; the run goes on", file=sys.stderr, flush=True)
 
     sys.stdout = _lasting(sys.stdout, 1, note)
-    sys.stderr = _lasting(sys.stderr, 2, lambda: None)
+    sys.stderr = _lasting(sys.stderr, 2, noop)
     try:
         yield
     finally:

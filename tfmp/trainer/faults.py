@@ -1,4 +1,4 @@
-"""The worker's side of ``--drill``: does the damage."""
+"""The worker's side of ``--inject-fault``: does the damage."""
 
 from __future__ import annotations
 
