@@ -1,7 +1,6 @@
 """The configuration of a run: its schema, the YAML file, ``--set`` and flags, and where each value came from.
 
-The names below are loaded on first use, so that importing this package costs nothing: pydantic and PyYAML together
-take longer to import than ``tfmp --help`` may take to answer.
+The names below are imported on first use: pydantic and PyYAML take longer to import than ``tfmp --help`` may take.
 """
 
 from __future__ import annotations

@@ -100,11 +100,11 @@ def test_ranges_end_where_they_are_documented_to(key: str, good: object, bad: ob
 def test_a_global_batch_smaller_than_the_replicas_is_refused_with_sizes_that_work() -> None:
     error = refusal(cluster__strategy="mirrored", cluster__devices=4, training__batch_size=2)
     assert error.what == (
-        "training.batch_size: the global batch is shared by 4 replicas: expected at least 4 samples, received 2"
+        "training.batch_size: 4 replicas share the global batch: expected at least 4 samples, received 2"
     )
     assert error.where == "--training.batch_size (training.batch_size), --cluster.devices (cluster.devices)"
     assert error.hint == "set training.batch_size to 4 or 8"
-    assert "shared by 3 workers" in refusal(cluster__workers=3, training__batch_size=2).what
+    assert "3 workers share" in refusal(cluster__workers=3, training__batch_size=2).what
 
 
 def test_a_batch_that_does_not_divide_is_fine() -> None:
@@ -206,7 +206,7 @@ def test_workers_are_a_number_or_addresses() -> None:
         ("a:0", "expected a port from 1 to 65535 in 'a:0'"),
         ("a:65536", "expected a port from 1 to 65535 in 'a:65536'"),
         ("http://a:1", "write each address as host:port, received 'http://a:1'"),
-        ([], "give 1 to 64 addresses, received 0"),
+        ([], "expected 1 to 64 addresses, received 0"),
         ("1.5", "write a whole number"),
     ],
 )
@@ -219,8 +219,8 @@ def test_malformed_workers_are_refused(workers: object, hint: str) -> None:
 @pytest.mark.parametrize(
     ("reference", "hint"),
     [
-        ("models.py:build", "name the module, not its file: models:build"),
-        ("src/models.py:build", "name the module, not its file: src.models:build"),
+        ("models.py:build", "give the module, not its file: models:build"),
+        ("src/models.py:build", "give the module, not its file: src.models:build"),
         ("models", "write it as package.module:function"),
         ("models:", "write it as package.module:function"),
         ("a..b:c", "write it as package.module:function"),
@@ -234,7 +234,7 @@ def test_a_malformed_reference_is_refused(reference: str, hint: str) -> None:
 
 def test_run_names_make_folder_names() -> None:
     assert resolve(flags=[FlagValue("run.name", "--name", "é 1")]).config.run.name == "é 1"
-    assert refusal(run__name="a/b").hint == "a name has no slash: give the folder itself as run.dir"
+    assert refusal(run__name="a/b").hint == "a name has no slashes: set run.dir to choose the folder"
     assert refusal(run__name="x" * 101).hint == "use at most 100 printable characters"
 
 

@@ -81,7 +81,7 @@ def test_a_count_may_be_written_as_a_whole_float(tmp_path: Path, text: str, valu
         ("1,000", "1,000", None),
         ("'64'", "'64'", "remove the quotes"),
         ("yes", "yes", "YAML reads yes as a boolean; write a number"),
-        ("null", "null", "remove the key for the default, 256"),
+        ("null", "null", "remove the key to use the default, 256"),
         ("1e300", "1e300", "write a smaller number"),
         ("9" * 5000, "9" * 59 + "…", "write a finite number"),
         ("[64]", "a list of 1", None),
