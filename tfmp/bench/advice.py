@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfmp.bench.paired import Comparison, Rounds, compare
+from tfmp.bench.stats import Comparison, Rounds, compare
 from tfmp.text import count
 
 

@@ -1,16 +1,14 @@
-"""The result of a benchmark as tables of text: on a terminal drawn by rich, in a pipe aligned and plain."""
+"""The results of a benchmark as tables of text."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from tfmp.bench.advice import compare_collectives, explain, ratio_text
 from tfmp.bench.analysis import Analysis, Row
-from tfmp.bench.paired import Figure
-from tfmp.bench.scaling import StepSplit
+from tfmp.bench.stats import Figure, StepSplit
 from tfmp.bench.trials import TrialPlan
-from tfmp.report.summary import print_table
+from tfmp.report.summary import print_rows
 from tfmp.text import count, seconds
 
 _NONE = "-"
@@ -57,21 +55,7 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, bu
 
 def show(table: TextTable) -> None:
     """Print a table."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        drawn = Table(title=table.title, title_justify="left")
-        for number, (column, *cells) in enumerate(zip(table.columns, *table.rows, strict=True)):
-            # On a narrow terminal what has several words takes several lines, and no number is cut.
-            words = any(" " in text for text in (column, *cells))
-            drawn.add_column(column, justify="right" if number else "left", no_wrap=not words, overflow="fold")
-        for row in table.rows:
-            drawn.add_row(*row)
-        Console(highlight=False, markup=False).print(drawn)
-    else:
-        print(table.title)
-        print_table(table.columns, table.rows)
+    print_rows(table.rows, table.title, columns=table.columns)
     for note in table.notes:
         print(f"  {note}")
     print(flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from tfmp.report.summary import print_rows, print_table
+from tfmp.report.summary import print_rows
 from tfmp.text import count
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ def print_plan(resolved: Resolved, plan: Plan) -> None:
     print("settings:")
     print("\n".join(f"  {line}" for line in resolved.to_yaml(origins=True).splitlines()))
     print_rows(plan.describe(), "plan:")
-    print("workers:")
-    print_table(WORKER_COLUMNS, plan.worker_rows())
+    print_rows(plan.worker_rows(), "workers:", columns=WORKER_COLUMNS)
     for worker in plan.workers:
         if worker.tf_config:
             print(f"  worker {worker.rank}: TF_CONFIG={json.dumps(json.loads(worker.tf_config))}")

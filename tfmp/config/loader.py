@@ -69,8 +69,8 @@ def parse_value(text: str, where: str) -> Value:
     """Read the value of ``--set KEY=VALUE``.
 
     Args:
-        text: A list or mapping in YAML's flow style (``[128, 64]``), quoted text, or a plain scalar. The first character
-            decides: a plain scalar is taken as it is, so ``#`` and ``: `` have no meaning in it.
+        text: A list or mapping in YAML's flow style (``[128, 64]``), quoted text, or a plain scalar. The first
+            character decides: a plain scalar is taken as it is, so ``#`` and ``: `` have no meaning in it.
         where: The place that errors name.
 
     Raises:

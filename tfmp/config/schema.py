@@ -284,7 +284,7 @@ class OutputConfig(Section):
 
     dir: FilePath | None = Field(
         default=None,
-        description="Run folder. null: `runs/<date>-<time>-<name>`, where the name defaults to the configuration file's stem.",
+        description="Run folder. null: `runs/<date>-<time>-<name>`; the name defaults to the configuration's.",
     )
     name: RunName | None = Field(default=None, description="Name of the run, used for its folder and in reports.")
     tensorboard: YesNo = Field(default=True, description="Write TensorBoard event files to the run folder.")

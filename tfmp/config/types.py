@@ -49,8 +49,8 @@ class Scalar:
 
     Args:
         text: The source text, without quotes.
-        style: ``plain`` for unquoted text in a YAML file, ``quoted``, or ``shell`` for a command-line flag, whose quotes
-            the shell has removed: text keys then take the text as it is.
+        style: ``plain`` for unquoted text in a YAML file, ``quoted``, or ``shell`` for a command-line flag, whose
+            quotes the shell has removed: text keys then take the text as it is.
         line: Line in the file, from 1; 0 outside a file.
     """
 

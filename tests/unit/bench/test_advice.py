@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfmp.bench.advice import Choice, advise, choose, compare_collectives, explain
-from tfmp.bench.paired import Comparison, compare
+from tfmp.bench.stats import Comparison, compare
 
 
 def rounds(*values: float) -> dict[int, float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.bench.test_report import measurement
+from tests.unit.bench.support import measurement
 from tfmp.bench.analysis import Measurement
 from tfmp.bench.measure import Bench, Interrupted
 from tfmp.bench.trials import Trial
