@@ -143,7 +143,7 @@ def read_trial(
         raise TfmpError(
             f"the run left no usable figures: {type(error).__name__}: {error}",
             where=str(folders[0].path),
-            hint="at least two epochs are needed; is anything else writing there?",
+            hint="at least two epochs are needed; check that nothing else writes to this folder",
         ) from error
     return Measurement(
         trial=trial,
@@ -247,6 +247,6 @@ def _end(children: Sequence[Child], signum: int, patience_s: float, inbox: Signa
 def _failure(child: Child) -> TfmpError:
     code = child.process.returncode if child.process is not None else 0
     lines = child.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    text = "\n".join(f"  | {line}" for line in lines[:12]) or "  | (it said nothing)"
+    text = "\n".join(f"  | {line}" for line in lines[:12]) or "  | (no output)"
     what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return TfmpError(f"a run failed with {what}:\n{text}", where=str(child.folder.path), exit_code=1)

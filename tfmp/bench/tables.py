@@ -40,7 +40,7 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, bu
         busy: Whether other programs took a good part of the machine: more workers then lose more than they would alone.
     """
     lines = [explain(choice) for choice in found.choices]
-    lines += [explain(choice, f"soonest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
+    lines += [explain(choice, f"fastest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
     for batch_size, cores, one in found.narrower:
         fewer = "1 core" if cores == 1 else f"{cores} cores"
         speed = f"1 worker is {ratio_text(one)} times as fast on {fewer} as on all {plan.cores}"
@@ -48,8 +48,8 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, bu
     if beyond := [n for n in plan.workers if n > plan.cores]:
         there = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
         listed = ", ".join(map(str, beyond))
-        lines.append(f"oversubscribed: {listed} workers take turns on {there}; such figures say nothing of scaling")
-    limits = " (while other programs keep this machine busy: repeat it on an idle one)" if busy else ""
+        lines.append(f"oversubscribed: {listed} workers take turns on {there}; these figures say nothing about scaling")
+    limits = " (measured while other programs kept this machine busy; repeat on an idle one)" if busy else ""
     return [*lines, f"advice: {found.advice}{limits}"]
 
 
@@ -79,7 +79,7 @@ def _throughput(plan: TrialPlan, found: Analysis) -> TextTable:
     notes = (
         "samples/s: median over the rounds of the median epoch after the first; spread: slowest and fastest round",
         f"to {least}: ratio to {count(least, 'worker')} and its 95 % confidence interval; strong, weak: efficiency",
-        "against one worker on as many cores as each has, at the same global batch and at the same batch a worker",
+        "against one worker with the cores of each, at the same global batch and at the same batch per worker",
     )
     names = sorted({row.collective for row in found.rows if row.workers > 1})
     title = f"throughput, collective {', '.join(names)}" if names else "throughput"
@@ -113,10 +113,10 @@ def _steps(found: Analysis) -> TextTable:
         for batch, workers, split in found.splits
     ]
     notes = (
-        "exchange: what is gone where the same workers train apart, at the same time: the sum, and waiting for each",
-        "other; compute: what grows with the batch (input, forward, backward); rest: what does not (optimizer, Python)",
+        "exchange: the time saved when the same workers train at once without exchanging anything, i.e. the sum and",
+        "waiting; compute: grows with the batch (input, forward, backward); rest: does not (optimizer, Python)",
     )
-    return TextTable("where the time of a step goes", columns, tuple(rows), notes)
+    return TextTable("step time breakdown", columns, tuple(rows), notes)
 
 
 def exchange_text(split: StepSplit) -> str:

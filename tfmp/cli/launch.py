@@ -52,9 +52,7 @@ Exit codes: 0 if all copies succeed, otherwise the exit code of the copy that fa
 @click.option("-q", "--quiet", is_flag=True, help="Hide the output of the copies.")
 @traceback_option
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(
-    workers: int, log_dir: Path | None, log_workers: str | None, program: tuple[str, ...], **options: Any
-) -> int:
+def command(workers: int, log_workers: str | None, program: tuple[str, ...], **options: Any) -> int:
     """Run any program N times as one supervised cluster.
 
     Each copy of PROGRAM gets TF_CONFIG, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. If one copy fails,

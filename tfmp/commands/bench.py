@@ -189,7 +189,7 @@ def _epochs_to_run(resolved: Resolved, options: BenchOptions) -> int:
     if resolved.origin("training.epochs") == "--epochs":
         if wanted < 2:
             raise UsageError(
-                "expected at least 2 epochs, received 1: the first one warms up and is not counted", where="--epochs"
+                "expected at least 2 epochs, received 1: the first one is warm-up and is not counted", where="--epochs"
             )
         return wanted
     return max(2, min(wanted, _QUICK_EPOCHS if options.quick else MOST_EPOCHS))
@@ -230,7 +230,7 @@ def _finish(results: _Results, stopped_by: int | None, done: int, total: int) ->
     if results.measurements:
         _show(results)
     if stopped_by is not None:
-        kept = f"; the figures are of those: {results.folder / 'bench.json'}" if results.measurements else ""
+        kept = f"; results so far: {results.folder / 'bench.json'}" if results.measurements else ""
         eprint(f"interrupted by {signal_name(stopped_by)} after {done} of {count(total, 'run')}{kept}")
         return 128 + stopped_by
     if results.failures:
@@ -246,7 +246,7 @@ def _show(results: _Results) -> None:
     for table in tables(results.plan, found, results.options.target_accuracy):
         show(table)
     for trial in unlike_weights(results.measurements):
-        say(f"warning: not the same weights in each round: {trial.title}")
+        say(f"warning: final weights differ between rounds: {trial.title}")
     foreign_cores = [one.foreign_cores for one in results.measurements]
     warning = crowded(foreign_cores, results.plan.cores)
     if warning:
@@ -257,7 +257,7 @@ def _show(results: _Results) -> None:
         files.append(results.folder / "bench.png")
     except TfmpError as error:
         say(f"{error.what}: {error.hint}")
-    say(f"written: {', '.join(map(str, files))}")
+    say(f"wrote {', '.join(map(str, files))}")
     for line in advice_lines(results.plan, found, results.options.target_accuracy, busy=warning is not None):
         say(line)
 
@@ -270,7 +270,7 @@ def _claim(output: Path | None, resolved: Resolved) -> Path:
     """
     if output is not None and (output / "config.yaml").exists():
         raise UsageError(
-            "this folder already holds results, which are never overwritten",
+            "this folder already contains results, which are never overwritten",
             where=str(output),
             hint="choose another --output",
         )
@@ -306,7 +306,7 @@ def _notes(plan: TrialPlan, facts: Mapping[str, Any], wanted_epochs: int, epochs
     if warning := busy(facts["machine"]["load"], plan.cores):
         notes.append(f"warning: {warning}")
     if epochs < wanted_epochs:
-        notes.append(f"note: {epochs} of the configuration's {wanted_epochs} epochs are run (--epochs)")
+        notes.append(f"note: running {epochs} of the {wanted_epochs} configured epochs (--epochs overrides this)")
     if on_gpus:
-        notes.append("note: on GPUs there are no references: no scaling efficiency, no split of the step")
+        notes.append("note: scaling efficiency and the step breakdown are not available on GPUs")
     return notes

@@ -53,7 +53,7 @@ def lasting_output() -> Iterator[None]:
     before = sys.stdout, sys.stderr
 
     def note() -> None:
-        print("note: nobody reads standard output any more; the run goes on", file=sys.stderr, flush=True)
+        print("note: standard output was closed by its reader; the run continues", file=sys.stderr, flush=True)
 
     sys.stdout = _lasting(sys.stdout, 1, note)
     sys.stderr = _lasting(sys.stderr, 2, noop)

@@ -19,7 +19,7 @@ def test_the_machine_is_described(tmp_path: Path) -> None:
     assert describe_machine(2, tmp_path / "none")["cpu"] == found["architecture"]
     assert {"tfmp", "python", "keras", "numpy"} <= versions().keys()
     assert busy(0.49, 2) is None
-    assert busy(0.5, 2) == "this machine is busy (load 0.5 on 2 cores): expect noise, and fewer clear answers"
+    assert busy(0.5, 2) == "this machine is busy (load 0.5 on 2 cores): expect noise and fewer clear results"
 
 
 def test_cpu_time_of_others_is_what_is_neither_idle_nor_ours() -> None:
@@ -36,5 +36,5 @@ def test_other_programs_are_named_from_a_tenth_of_the_machine_on() -> None:
     assert crowded([], 2) is None
     assert crowded([0.0, 0.2, 1.9], 2) is None
     assert crowded([0.0, 0.5, 1.9], 2) == (
-        "other programs kept 0.5 of 2 cores busy meanwhile (at most 1.9): expect noise"
+        "other programs kept 0.5 of 2 cores busy during the runs (at most 1.9): expect noise"
     )

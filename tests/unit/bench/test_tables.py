@@ -37,8 +37,8 @@ def test_the_tables_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
     assert "shm is 4.00 (4.00 to 4.00) times as fast as ring" in text
     assert advice_lines(PLAN, found, 0.975) == [
         "global batch 256: 2 workers, 1.60 (1.60 to 1.60) times as fast as 1 worker; 4 is slower here",
-        "soonest to val_accuracy 0.975 at global batch 256: 1 worker; 2 and 4 are not faster beyond the noise",
-        "oversubscribed: 4 workers take turns on 2 cores; such figures say nothing of scaling",
+        "fastest to val_accuracy 0.975 at global batch 256: 1 worker; 2 and 4 are not faster beyond noise",
+        "oversubscribed: 4 workers take turns on 2 cores; these figures say nothing about scaling",
         "advice: 2 workers; 4 is slower here",
     ]
 
@@ -46,7 +46,8 @@ def test_the_tables_on_paper(capsys: pytest.CaptureFixture[str]) -> None:
 def test_advice_from_a_busy_machine_is_limited_to_it() -> None:
     found = analyse(PLAN, everything(), 0.975)
     assert advice_lines(PLAN, found, 0.975, busy=True)[-1] == (
-        "advice: 2 workers; 4 is slower here (while other programs keep this machine busy: repeat it on an idle one)"
+        "advice: 2 workers; 4 is slower here "
+        "(measured while other programs kept this machine busy; repeat on an idle one)"
     )
 
 

@@ -192,7 +192,7 @@ def test_a_configuration_of_many_epochs_is_cut_short_and_says_so(
     Path("long.yaml").write_text("training:\n  epochs: 100\n")
     assert _exit_code(["bench", "long.yaml", *SMALL[1:]]) == 0
     assert results()["settings"]["epochs"] == 5
-    assert "5 of the configuration's 100 epochs" in capsys.readouterr().err
+    assert "5 of the 100 configured epochs" in capsys.readouterr().err
 
 
 def test_epochs_that_are_asked_for_are_run(stand_in: list[tuple[int, str]]) -> None:
@@ -210,4 +210,4 @@ def test_other_programs_are_named_where_they_took_much(
     assert _exit_code([*SMALL]) == 0
     out = capsys.readouterr().out
     assert "warning: other programs kept 50.0 of" in out
-    assert out.splitlines()[-1].startswith("advice: 2 workers (while other programs keep this machine busy")
+    assert out.splitlines()[-1].startswith("advice: 2 workers (measured while other programs kept this machine busy")
