@@ -7,13 +7,13 @@ import selectors
 import time
 from typing import Any
 
+from tfmp import procfs
 from tfmp.agent.failures.hang import HangReport, Stack, in_collective
 from tfmp.agent.failures.watchdog import Hang
 from tfmp.agent.run import Run
 from tfmp.errors import EXIT_OK, TfmpError
 from tfmp.rendezvous.protocol import Report
 from tfmp.rendezvous.session import Session
-from tfmp.workers import linux
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import GroupControl
 from tfmp.workers.signals import SignalInbox
@@ -119,7 +119,7 @@ class GroupWatch:
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_EVERY_S
-            self._session.stopped(any(linux.is_stopped(pid) for pid in control.pids.values()))
+            self._session.stopped(any(procfs.is_stopped(pid) for pid in control.pids.values()))
         self._session.poll()
         if self._session.hang_s is not None:
             self._run.attempt.suspect(self._session.hang_s, control)

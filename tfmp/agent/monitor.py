@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tfmp import procfs
 from tfmp.agent.failures.diagnosis import Evidence, Verdict, judge
 from tfmp.agent.failures.diverged_stop import DivergedStop
 from tfmp.agent.failures.hang import HangReport, examine
 from tfmp.agent.failures.memory import MemoryEvidence, MemoryWatch
 from tfmp.agent.failures.watchdog import Hang, Watchdog
-from tfmp.workers import linux
 from tfmp.workers.events import EXCEPTION
 from tfmp.workers.group import GroupControl
 from tfmp.workers.spec import GroupResult
@@ -110,7 +110,7 @@ class Attempt:
                 self.hang_report = examine(self._hang, control.stacks())
                 control.stop(self._hang.describe())
         else:
-            states = {rank: linux.state_of(pid) for rank, pid in pids.items()}
+            states = {rank: procfs.state_of(pid) for rank, pid in pids.items()}
             hang = self._watchdog.look(self._clock(), states)
             if hang is not None:
                 self._ask_where(hang, control)

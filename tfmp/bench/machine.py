@@ -10,25 +10,23 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tfmp import __version__
+from tfmp import __version__, procfs
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
 
 
-def describe_machine(cores: int, cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, Any]:
+def describe_machine(cores: int, root: Path = procfs.ROOT) -> dict[str, Any]:
     """Processor, cores, memory, system and the load before the first run.
 
     Args:
         cores: Cores that may be used.
-        cpuinfo: Where Linux describes its processors.
+        root: Where ``proc`` lies.
     """
-    import psutil
-
     return {
-        "cpu": _cpu_name(cpuinfo) or platform.machine(),
+        "cpu": procfs.cpu_model(root) or platform.machine(),
         "architecture": platform.machine(),
         "cores": cores,
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": procfs.meminfo_bytes("MemTotal", root),
         "system": platform.platform(),
         "load": round(os.getloadavg()[0], 2),
     }
@@ -78,11 +76,3 @@ def crowded(foreign_cores: Sequence[float], cores: int) -> str | None:
         return None
     usual, most = statistics.median(foreign_cores), max(foreign_cores)
     return f"other programs kept {usual:.1f} of {cores} cores busy during the runs (at most {most:.1f}): expect noise"
-
-
-def _cpu_name(cpuinfo: Path) -> str | None:
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)

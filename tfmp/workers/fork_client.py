@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Literal, Protocol
 
 import tfmp
-from tfmp import ipc
+from tfmp import ipc, procfs
 from tfmp.errors import TfmpError
 from tfmp.workers import linux
 from tfmp.workers.fork_errors import ForkServerDied, cannot_serve, fork_server_died, still_importing
@@ -196,7 +196,7 @@ class ForkServer:
             while self._ready is None:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
-                    stopped = linux.is_stopped(self.pid)
+                    stopped = procfs.is_stopped(self.pid)
                     self.kill()
                     raise still_importing(self.pid, timeout_s, stopped=stopped)
                 for key, _ in selector.select(left_s):
@@ -295,7 +295,7 @@ class ForkServer:
             self._process.wait(_KILL_TIMEOUT_S)
         pids, entry = frozenset(worker_pids), f"{LAUNCH_ID}={self._launch_id}"
         linux.sweep_children(
-            lambda pid: pid != self._process.pid and (pid in pids or linux.environ_has(pid, entry)), _KILL_TIMEOUT_S
+            lambda pid: pid != self._process.pid and (pid in pids or procfs.environ_has(pid, entry)), _KILL_TIMEOUT_S
         )
 
     def _obituary(self) -> ForkServerDied:

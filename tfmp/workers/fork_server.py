@@ -33,7 +33,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from tfmp import ipc
+from tfmp import ipc, procfs
 from tfmp.workers import child, linux, private_net
 
 # A killed process is gone within milliseconds unless it hangs in the kernel; nobody waits longer for one that does.
@@ -107,7 +107,7 @@ def _prepare(sock: socket.socket, config: Mapping[str, Any]) -> bool:
     linux.set_parent_death_signal(0)
     gc.freeze()  # else the first collection in a worker would write to, and so copy, every page of every object
     gc.enable()
-    ready = {"op": "ready", "pid": os.getpid(), "import_s": import_s, "threads": linux.thread_count()}
+    ready = {"op": "ready", "pid": os.getpid(), "import_s": import_s, "threads": procfs.thread_count()}
     _tell(sock, {**ready, "private_network": private, "network_note": note})
     return True
 
@@ -165,7 +165,7 @@ class _ForkServer:
             while True:
                 for key, _ in self._selector.select(_GROUP_POLL_S if self._lingering else None):
                     self._dispatch(key.fileobj, key.data)
-                for worker in [w for w in self._lingering if not linux.group_alive(w.pid)]:
+                for worker in [w for w in self._lingering if not procfs.group_alive(w.pid)]:
                     self._reap(worker)
         finally:
             for worker in self._workers.values():
@@ -175,7 +175,7 @@ class _ForkServer:
     def _dispatch(self, source: object, worker: _Worker | None) -> None:
         if worker is not None:
             self._selector.unregister(worker.pidfd)
-            if worker.group_told and linux.group_alive(worker.pid):
+            if worker.group_told and procfs.group_alive(worker.pid):
                 self._lingering.append(worker)  # until its group has ended or is killed
             else:
                 self._reap(worker)
@@ -274,7 +274,7 @@ class _ForkServer:
 
     def _reap_strays(self) -> None:
         alive = {w.pid for w in self._workers.values()}
-        for pid in linux.children():
+        for pid in procfs.children():
             if pid not in alive:
                 with suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)

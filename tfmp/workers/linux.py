@@ -10,9 +10,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 from tfmp.errors import UsageError
+from tfmp.procfs import children, state_of
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -21,7 +21,6 @@ _PR_SET_CHILD_SUBREAPER = 36
 _SYS_PIDFD_SEND_SIGNAL = 424
 _SYS_PIDFD_OPEN = 434
 _SWEEP_PAUSE_S = 0.002
-_TASKS = Path("/proc/self/task")
 
 
 def require_linux() -> None:
@@ -109,72 +108,12 @@ def signal_worker(pid: int, signum: int, *, group: bool) -> None:
             os.kill(pid, signum)
 
 
-def group_alive(group: int) -> bool:
-    """Tell whether a process group has a member that is not a zombie."""
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            state, _, member_of = _stat_fields(folder)[:3]
-            if int(member_of) == group and state not in (b"Z", b"X"):
-                return True
-    return False
-
-
-def _stat_fields(folder: Path) -> list[bytes]:
-    """Return state, parent, process group and so on of a process, from its /proc/PID/stat."""
-    # The command's name before them, in parentheses, may hold spaces and parentheses itself: read from the last one.
-    return (folder / "stat").read_bytes().rpartition(b")")[2].split()
-
-
-def state_of(pid: int) -> str:
-    """Return the state letter of a process (``R``, ``S``, ``D``, ``T``, …), ``""`` if it is gone."""
-    try:
-        return _stat_fields(Path(f"/proc/{pid}"))[0].decode()
-    except (OSError, IndexError):
-        return ""
-
-
-def is_stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal or a debugger (proc(5))."""
-    return state_of(pid) in ("T", "t")
-
-
-def children() -> list[int]:
-    """Return the process ids of this process's children, zombies included."""
-    found: list[int] = []
-    for task in _TASKS.iterdir():
-        try:
-            found += map(int, (task / "children").read_text().split())
-        except ProcessLookupError:
-            continue  # a thread that has just ended
-        except FileNotFoundError:
-            return _children_by_scan()
-    return found
-
-
-def _children_by_scan() -> list[int]:
-    """The same for kernels without CONFIG_PROC_CHILDREN: every process's parent, from /proc/PID/stat."""
-    me, found = os.getpid(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            if int(_stat_fields(folder)[1]) == me:
-                found.append(int(folder.name))
-    return found
-
-
 def session_of(pid: int) -> int | None:
     """Return the session id of a process, ``None`` if it is gone."""
     try:
         return os.getsid(pid)
     except ProcessLookupError:
         return None
-
-
-def environ_has(pid: int, entry: str) -> bool:
-    """Tell whether ``pid`` was started with the variable ``entry`` (``"NAME=value"``) in its environment."""
-    try:
-        return os.fsencode(entry) in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
 
 
 def sweep_children(is_ours: Callable[[int], bool], timeout_s: float) -> bool:
@@ -219,8 +158,3 @@ def reap_strays(keep: int) -> None:
         if pid != keep and state_of(pid) == "Z":
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-
-
-def thread_count() -> int:
-    """Return the number of threads of this process."""
-    return len(list(_TASKS.iterdir()))

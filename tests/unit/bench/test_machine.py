@@ -12,9 +12,10 @@ from tfmp.bench.machine import busy, busy_s, crowded, describe_machine, own_s, v
 
 
 def test_the_machine_is_described(tmp_path: Path) -> None:
-    cpuinfo = tmp_path / "cpuinfo"
+    (tmp_path / "proc").mkdir()
+    cpuinfo = tmp_path / "proc/cpuinfo"
     cpuinfo.write_text("processor\t: 0\nmodel name\t: A Fine CPU @ 2 GHz\nprocessor\t: 1\nmodel name\t: other\n")
-    found = describe_machine(2, cpuinfo)
+    found = describe_machine(2, tmp_path)
     assert (found["cpu"], found["cores"]) == ("A Fine CPU @ 2 GHz", 2)
     assert describe_machine(2, tmp_path / "none")["cpu"] == found["architecture"]
     assert {"tfmp", "python", "keras", "numpy"} <= versions().keys()

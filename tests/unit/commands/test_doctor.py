@@ -175,10 +175,11 @@ def test_what_comes_of_a_connection(monkeypatch: pytest.MonkeyPatch, error: Exce
 
 
 def test_workers_of_this_user_are_found_by_name_and_state(tmp_path: Path) -> None:
-    for pid, stat in ((30, "(tfmp-worker-1) S 1"), (4, "(tfmp-worker-0) T 1"), (5, "(a) b) S 1"), (6, "(tfmp) S")):
-        (tmp_path / str(pid)).mkdir()
-        (tmp_path / str(pid) / "stat").write_text(f"{pid} {stat}")
-    (tmp_path / "7").mkdir()
+    stats = {30: "(tfmp-worker-1) S 1 30", 4: "(tfmp-worker-0) T 1 4", 5: "(a) b) S 1 5", 6: "(tfmp) S"}
+    for pid, stat in stats.items():
+        (tmp_path / "proc" / str(pid)).mkdir(parents=True)
+        (tmp_path / "proc" / str(pid) / "stat").write_text(f"{pid} {stat}")
+    (tmp_path / "proc/7").mkdir()
     found = find_workers(tmp_path)
     assert found == [WorkerProcess(4, 0, "T"), WorkerProcess(30, 1, "S")]
     assert find_workers(tmp_path, os.getuid() + 1) == []

@@ -89,18 +89,12 @@ def test_memory_of_another_size_is_refused(tmp_path: Path) -> None:
 def test_more_memory_than_there_is_is_an_error_before_any_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment, "_available_bytes", lambda: 12_000)
+    monkeypatch.setattr(segment, "meminfo_bytes", lambda _: 12_000)
     monkeypatch.setattr(segment, "_anonymous_file", lambda *_: os.open("/dev/null", os.O_RDONLY))
     os.close(create_segment(Layout(2, 1024), tmp_path))
     what = "cannot get 12,544 bytes of shared memory for 2 ranks: 12,000 bytes of memory are available"
     with pytest.raises(JoinFailed, match=what):
         create_segment(Layout(2, 1408), tmp_path)
-
-
-def test_the_memory_available_is_read_from_the_system() -> None:
-    found_bytes = segment._available_bytes()
-    assert found_bytes is not None
-    assert 1e6 < found_bytes <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_a_barrier_that_all_have_reached_is_complete_whoever_has_left_since() -> None:

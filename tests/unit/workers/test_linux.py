@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tfmp import procfs
 from tfmp.errors import UsageError
 from tfmp.workers import linux
 from tfmp.workers.fork_client import ForkServer
@@ -27,8 +28,8 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_children_are_found_with_and_without_the_kernels_list(sleeper: subprocess.Popen[bytes]) -> None:
-    assert sleeper.pid in linux.children()
-    assert sorted(linux._children_by_scan()) == sorted(linux.children())
+    assert sleeper.pid in procfs.children()
+    assert sorted(procfs.children_by_scan()) == sorted(procfs.children())
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
@@ -53,17 +54,17 @@ def test_pidfds_with_and_without_pythons_wrappers(
 def test_a_process_is_recognised_by_its_whole_variable(sleeper: subprocess.Popen[bytes]) -> None:
     # Right after the fork /proc may still show the environment as it was before exec.
     deadline_s = time.monotonic() + 5
-    while not linux.environ_has(sleeper.pid, "TFMP_TEST=here"):
+    while not procfs.environ_has(sleeper.pid, "TFMP_TEST=here"):
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
-    assert not linux.environ_has(sleeper.pid, "TFMP_TEST=her")
+    assert not procfs.environ_has(sleeper.pid, "TFMP_TEST=her")
     assert linux.session_of(sleeper.pid) == sleeper.pid
 
 
 def test_a_sweep_ends_what_it_is_told_to_and_is_bounded(sleeper: subprocess.Popen[bytes]) -> None:
     other = subprocess.Popen(["sleep", "600"])
     assert linux.sweep_children(lambda pid: pid == sleeper.pid, 5)
-    assert sleeper.pid not in linux.children()
+    assert sleeper.pid not in procfs.children()
     assert other.poll() is None
     other.kill()
     other.wait()
@@ -90,8 +91,8 @@ def test_other_systems_and_threads_are_refused(monkeypatch: pytest.MonkeyPatch) 
 def test_zombies_of_others_are_reaped_those_that_somebody_waits_for_are_not() -> None:
     ours, theirs = (subprocess.Popen(["true"]) for _ in range(2))
     deadline_s = time.monotonic() + 5
-    while {linux.state_of(ours.pid), linux.state_of(theirs.pid)} != {"Z"} and time.monotonic() < deadline_s:
+    while {procfs.state_of(ours.pid), procfs.state_of(theirs.pid)} != {"Z"} and time.monotonic() < deadline_s:
         time.sleep(0.01)
     linux.reap_strays(keep=ours.pid)
-    assert (linux.state_of(theirs.pid), linux.state_of(ours.pid)) == ("", "Z")
+    assert (procfs.state_of(theirs.pid), procfs.state_of(ours.pid)) == ("", "Z")
     assert ours.wait(1) == 0

@@ -6,36 +6,21 @@ tells. Files are read below a root that is passed in.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tfmp import procfs
+from tfmp.procfs import GroupMemory
+
 Conclusion = Literal["out of memory", "killed from outside", "unknown"]
 
-_ROOT = Path("/")
 _SAMPLES = 120
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-# cgroup v1 writes the largest number of pages for "no limit".
-_NO_LIMIT_BYTES = 2**62
 _NEAR_LIMIT = 0.9
 _LITTLE_FREE = 0.03
 _MIB = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class GroupMemory:
-    """What a memory control group tells.
-
-    Args:
-        limit_bytes: Its limit; ``None``: none.
-        oom_kills: Processes of it that the kernel has killed for memory; ``None``: not known.
-    """
-
-    limit_bytes: int | None = None
-    oom_kills: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,12 +115,12 @@ class MemoryWatch:
         root: Where ``proc`` and ``sys`` lie.
     """
 
-    def __init__(self, clock: Callable[[], float], root: Path = _ROOT) -> None:
+    def __init__(self, clock: Callable[[], float], root: Path = procfs.ROOT) -> None:
         self._clock = clock
         self._root = root
         self._curves: dict[int, deque[tuple[float, int]]] = {}
         self._groups: dict[int, tuple[Path | None, GroupMemory]] = {}
-        self._machine_kills = _machine_kills(root)
+        self._machine_kills = procfs.machine_oom_kills(root)
         self._available: int | None = None
 
     def look(self, pids: Mapping[int, int]) -> None:
@@ -145,12 +130,12 @@ class MemoryWatch:
             pids: Process ids by rank.
         """
         now_s = self._clock()
-        self._available = _meminfo(self._root, "MemAvailable")
+        self._available = procfs.meminfo_bytes("MemAvailable", self._root)
         for rank, pid in pids.items():
             if rank not in self._groups:
-                folder = _group_folder(self._root, pid)
-                self._groups[rank] = (folder, _group_memory(folder))
-            if (size := _resident_bytes(self._root, pid)) is not None:
+                folder = procfs.memory_group(pid, self._root)
+                self._groups[rank] = (folder, procfs.group_memory(folder))
+            if (size := procfs.resident_bytes(pid, self._root)) is not None:
                 self._curves.setdefault(rank, deque(maxlen=_SAMPLES)).append((now_s, size))
 
     def memory_evidence(self, rank: int) -> MemoryEvidence:
@@ -161,69 +146,11 @@ class MemoryWatch:
         return MemoryEvidence(
             curve=tuple((end_s - when, size) for when, size in curve),
             before=before,
-            after=_group_memory(folder),
-            machine_oom_kills=_difference(self._machine_kills, _machine_kills(self._root)),
+            after=procfs.group_memory(folder),
+            machine_oom_kills=_difference(self._machine_kills, procfs.machine_oom_kills(self._root)),
             available_bytes=self._available,
-            total_bytes=_meminfo(self._root, "MemTotal"),
+            total_bytes=procfs.meminfo_bytes("MemTotal", self._root),
         )
-
-
-def _resident_bytes(root: Path, pid: int) -> int | None:
-    try:
-        pages = int((root / f"proc/{pid}/statm").read_text().split()[1])
-    except (OSError, IndexError, ValueError):
-        return None
-    return pages * _PAGE_BYTES or None  # a zombie has none
-
-
-def _group_folder(root: Path, pid: int) -> Path | None:
-    """The folder of the memory control group of a process: version 1's own hierarchy, else version 2's."""
-    found = None
-    for line in _read(root / f"proc/{pid}/cgroup").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        relative = path.lstrip("/")
-        if "memory" in controllers.split(","):
-            return root / "sys/fs/cgroup/memory" / relative
-        if controllers == "":
-            mounts = (root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified")
-            found = next((mount / relative for mount in mounts if (mount / "cgroup.controllers").exists()), None)
-    return found
-
-
-def _group_memory(folder: Path | None) -> GroupMemory:
-    if folder is None:
-        return GroupMemory()
-    kills = _field(folder / "memory.events", "oom_kill")
-    if kills is None:
-        kills = _field(folder / "memory.oom_control", "oom_kill")
-    limits = [_read(folder / name).strip() for name in ("memory.max", "memory.limit_in_bytes")]
-    limit = next((int(text) for text in limits if text.isdecimal()), None)
-    return GroupMemory(limit if limit is not None and limit < _NO_LIMIT_BYTES else None, kills)
-
-
-def _machine_kills(root: Path) -> int | None:
-    return _field(root / "proc/vmstat", "oom_kill")
-
-
-def _meminfo(root: Path, name: str) -> int | None:
-    kib = _field(root / "proc/meminfo", f"{name}:")
-    return None if kib is None else kib * 1024
-
-
-def _field(path: Path, name: str) -> int | None:
-    """The number behind a name in a file of ``name number`` lines."""
-    for line in _read(path).splitlines():
-        words = line.split()
-        if len(words) >= 2 and words[0] == name and words[1].isdecimal():
-            return int(words[1])
-    return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _difference(before: int | None, after: int | None) -> int | None:

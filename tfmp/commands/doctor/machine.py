@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tfmp import procfs
 from tfmp.commands.doctor.line import Line
 from tfmp.errors import UsageError
 from tfmp.planning.host import affinity_cpus, available_cores, visible_gpus
 from tfmp.rendezvous.identity import installed_versions
 
-_ROOT = Path("/")
 _GIB = 1024**3
 _MIB = 1024**2
 #: What a worker of the default model takes at least; below it the kernel is likely to end one.
@@ -24,7 +24,6 @@ _LITTLE_MEMORY_BYTES = 512 * _MIB
 _LITTLE_DISK_BYTES = 200 * _MIB
 #: NCCL keeps its buffers there: Docker's default is not enough for two GPUs.
 _LITTLE_SHARED_BYTES = 256 * _MIB
-_NO_LIMIT_BYTES = 2**62
 _OLDEST = {"TensorFlow": (2, 18), "Keras": (3, 10)}
 _PYTHONS = ((3, 10), (3, 13))
 
@@ -132,7 +131,7 @@ def folder_line(name: str, folder: Path, fix: str) -> Line:
     return Line("ok", name, f"{shown}: {_size(free_bytes)} free")
 
 
-def machine_lines(environ: Mapping[str, str], root: Path = _ROOT) -> list[Line]:
+def machine_lines(environ: Mapping[str, str], root: Path = procfs.ROOT) -> list[Line]:
     """Look at this machine; takes milliseconds."""
     try:
         gpus: Sequence[str] = visible_gpus(environ, root)
@@ -146,32 +145,11 @@ def machine_lines(environ: Mapping[str, str], root: Path = _ROOT) -> list[Line]:
         python_line((major, minor, micro), platform.system()),
         versions_line(installed_versions()),
         cores_line(available_cores(root), len(affinity_cpus()), os.cpu_count() or 1),
-        memory_line(_available_bytes(root), _limit_bytes(root)),
+        memory_line(procfs.meminfo_bytes("MemAvailable", root), procfs.container_memory_limit_bytes(root)),
         shared_memory_line(None if size is None else size.f_blocks * size.f_frsize, gpus),
         gpu,
         port_line(),
     ]
-
-
-def _available_bytes(root: Path) -> int | None:
-    match = re.search(r"^MemAvailable:\s+(\d+) kB$", _read(root / "proc/meminfo"), re.M)
-    return int(match[1]) * 1024 if match else None
-
-
-def _limit_bytes(root: Path) -> int | None:
-    """The memory limit of this process's own control group, as it sees it: in a container, the container's."""
-    for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _read(root / "sys/fs/cgroup" / name).strip()
-        if text.isdecimal() and int(text) < _NO_LIMIT_BYTES:
-            return int(text)
-    return None
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 def _size(size_bytes: int) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tfmp import procfs
 from tfmp.commands.doctor.line import Line
 
 _NAME = re.compile(r"tfmp-worker-(\d+)")
-_PROC = Path("/proc")
-_STOPPED = ("T", "t")
 
 
 @dataclass(frozen=True)
@@ -30,27 +28,26 @@ class WorkerProcess:
     state: str
 
 
-def find_workers(proc: Path = _PROC, user: int | None = None) -> list[WorkerProcess]:
+def find_workers(root: Path = procfs.ROOT, user: int | None = None) -> list[WorkerProcess]:
     """Return the worker processes of a user, by rank.
 
     Args:
-        proc: Where ``/proc`` is.
+        root: Where ``proc`` lies.
         user: The user's id; ``None``: this one's.
     """
     user = os.getuid() if user is None else user
     found = []
-    for folder in proc.glob("[0-9]*"):
-        with suppress(OSError, IndexError):
-            name, _, rest = (folder / "stat").read_text(errors="replace").partition("(")[2].rpartition(")")
-            match = _NAME.fullmatch(name)
-            if match and folder.stat().st_uid == user:
-                found.append(WorkerProcess(int(folder.name), int(match[1]), rest.split()[0]))
-    return sorted(found, key=lambda one: (one.rank, one.pid))
+    for pid in procfs.pids(root):
+        stat = procfs.process_stat(pid, root)
+        match = _NAME.fullmatch(stat.name) if stat else None
+        if stat and match and procfs.owner(pid, root) == user:
+            found.append(WorkerProcess(pid, int(match[1]), stat.state))
+    return sorted(found, key=lambda worker: (worker.rank, worker.pid))
 
 
 def workers_line(workers: list[WorkerProcess]) -> Line:
     """What is said of them."""
-    if stopped := [one for one in workers if one.state in _STOPPED]:
+    if stopped := [one for one in workers if one.state in (procfs.STOPPED, procfs.TRACED)]:
         pids = " ".join(str(one.pid) for one in stopped)
         names = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in stopped)
         return Line("fail", "workers", f"stopped: {names}", f"kill -CONT {pids}")

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfmp.distribute.shm.errors import JoinFailed
+from tfmp.procfs import meminfo_bytes
 
 MAX_RANKS = 64
 LINE_BYTES = 64
@@ -83,7 +84,7 @@ def create_segment(layout: Layout, directory: Path) -> int:
     Raises:
         JoinFailed: Not enough memory, or disk.
     """
-    available_bytes = _available_bytes()
+    available_bytes = meminfo_bytes("MemAvailable")
     # Asked first: the kernel would rather kill a process of its choice than refuse.
     if available_bytes is not None and layout.total_bytes > available_bytes:
         raise _too_much(layout, f"{available_bytes:,} bytes of memory are available")
@@ -98,14 +99,6 @@ def _too_much(layout: Layout, reason: str) -> JoinFailed:
         f"cannot get {layout.total_bytes:,} bytes of shared memory for {layout.size} ranks: {reason}",
         hint="give the job more memory, or use fewer workers",
     )
-
-
-def _available_bytes() -> int | None:
-    with suppress(OSError), open("/proc/meminfo") as file:
-        for line in file:
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    return None
 
 
 def _anonymous_file(length_bytes: int, directory: Path) -> int:
