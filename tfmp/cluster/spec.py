@@ -13,6 +13,7 @@ from tfmp.errors import UsageError
 _HOST_LABEL = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\Z")
 _MAX_HOST_LENGTH = 253  # RFC 1035, in the dotted form
 _MAX_SHOWN = 80
+_FIRST_PORT, _LAST_PORT = 1, 65535
 
 
 def shown(value: object) -> str:
@@ -64,8 +65,8 @@ class Address:
             raise fail("expected host:port", f"add the port, for example {text or 'worker-0'}:2222")
         else:
             _check_host(host, fail)
-        if not re.fullmatch(r"[0-9]{1,6}", port) or not 1 <= int(port) <= 65535:
-            raise fail("expected a port in 1..65535")
+        if not re.fullmatch(r"[0-9]{1,6}", port) or not _FIRST_PORT <= int(port) <= _LAST_PORT:
+            raise fail(f"expected a port in {_FIRST_PORT}..{_LAST_PORT}")
         return cls(host, int(port))
 
     def __str__(self) -> str:
@@ -171,6 +172,13 @@ class ClusterSpec:
         """The distinct hosts, in rank order."""
         return tuple(dict.fromkeys(address.host for address in self.addresses))
 
+    @property
+    def host_numbers(self) -> tuple[int, ...]:
+        """Each rank's host as a number, from 0 in rank order: by the addresses alone."""
+        names = [address.identity[0] for address in self.addresses]
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        return tuple(numbers[name] for name in names)
+
     def address(self, rank: int) -> Address:
         """Return a rank's address.
 
@@ -215,6 +223,36 @@ class ClusterSpec:
     def _check_rank(self, rank: int) -> None:
         if not 0 <= rank < self.size:
             raise UsageError(f"expected a rank in {index_range(self.size)}, received {rank}", where="rank")
+
+
+def position_on_host(hosts: Sequence[int], rank: int) -> tuple[int, int]:
+    """Return a worker's number among the workers on its host, and how many they are.
+
+    Args:
+        hosts: Each rank's host.
+        rank: The worker's rank.
+    """
+    return hosts[:rank].count(hosts[rank]), hosts.count(hosts[rank])
+
+
+def check_port_range(first: int, ports: int, where: str) -> None:
+    """Check that so many consecutive ports exist from the first one on.
+
+    Args:
+        first: The first port.
+        ports: How many are needed.
+        where: What to name in an error, such as ``--base-port``.
+
+    Raises:
+        UsageError: They do not.
+    """
+    last = first + ports - 1
+    if first < _FIRST_PORT or last > _LAST_PORT:
+        raise UsageError(
+            f"expected {ports} consecutive ports between {_FIRST_PORT} and {_LAST_PORT}, received {first} to {last}",
+            where=where,
+            hint=f"give a port between {_FIRST_PORT} and {_LAST_PORT - ports + 1}",
+        )
 
 
 def index_range(count: int) -> str:

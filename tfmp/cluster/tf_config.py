@@ -23,8 +23,6 @@ _UNSUPPORTED = {
     "ps": ("parameter servers are not supported: every worker holds the whole model", "remove the ps tasks"),
     "master": ("the task type master is not supported", "name it chief"),
 }
-# A byte order mark, also as it arrives when the environment was decoded as ASCII with surrogates.
-_BOMS = ("\ufeff", "\udcef\udcbb\udcbf")
 
 
 @dataclass(frozen=True)
@@ -142,12 +140,6 @@ def _refuse_constant(name: str) -> None:
 def _decode(text: str) -> Any:
     if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
         raise _error(f"expected at most {MAX_TEXT_BYTES:,} bytes, received {len(text):,} characters")
-    if text.startswith(_BOMS):
-        raise _error(
-            "expected JSON, received a byte order mark in front of it",
-            place="line 1, column 1",
-            hint="save the file as UTF-8 without BOM",
-        )
     try:
         config = json.loads(text, object_pairs_hook=_to_object, parse_constant=_refuse_constant)
         _refuse_repeated(config, "")
@@ -156,10 +148,8 @@ def _decode(text: str) -> Any:
         raise _error(
             f"expected JSON, received {reason}", place=f"line {error.lineno}, column {error.colno}", hint=hint
         ) from None
-    except RecursionError:
-        raise _error("expected a JSON object, received brackets nested too deeply") from None
-    except ValueError:  # Python limits how many digits it turns into an int
-        raise _error("expected JSON, received a number of thousands of digits") from None
+    except (RecursionError, ValueError):  # Python limits how deep it recurses, and how many digits make an int
+        raise _error("expected a cluster, received thousands of brackets or digits") from None
     return config
 
 

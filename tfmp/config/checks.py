@@ -93,9 +93,8 @@ def _data(config: RunConfig) -> Iterator[Contradiction]:
 def _sample_counts(config: RunConfig) -> Iterator[Contradiction]:
     limit, batch = config.data.limit_train, config.training.batch_size
     replicas = config.cluster.replica_count
-    mirrored = config.cluster.strategy == "mirrored"
-    key = "cluster.devices" if mirrored else "cluster.workers"
-    who = f"{'replica' if mirrored else 'worker'}{'' if replicas == 1 else 's'}"
+    key, noun = ("cluster.workers", "worker") if config.cluster.is_multi_process else ("cluster.devices", "replica")
+    who = noun if replicas == 1 else f"{noun}s"
     if limit is not None and limit < replicas:
         yield Contradiction(
             ("data.limit_train", key),
@@ -161,7 +160,7 @@ def _validation(config: RunConfig) -> Iterator[Contradiction]:
 
 def _cluster(config: RunConfig) -> Iterator[Contradiction]:
     cluster = config.cluster
-    if cluster.strategy == "mirrored":
+    if not cluster.is_multi_process:
         if cluster.workers != 1:
             yield Contradiction(
                 ("cluster.workers", "cluster.strategy"),
@@ -181,22 +180,10 @@ def _cluster(config: RunConfig) -> Iterator[Contradiction]:
             "cluster.collective: nccl sums gradients between GPUs, but cluster.device is cpu",
             "set cluster.collective to auto or ring, or cluster.device to gpu",
         )
-    if cluster.base_port is not None:
-        yield from _ports(config, cluster.base_port)
-
-
-def _ports(config: RunConfig, base_port: int) -> Iterator[Contradiction]:
-    workers = config.cluster.worker_count
-    if config.cluster.worker_addresses is not None:
+    if cluster.base_port is not None and cluster.worker_addresses is not None:
         yield Contradiction(
             ("cluster.base_port", "cluster.workers"),
-            f"cluster.base_port ({base_port}) is for a number of workers, but cluster.workers lists addresses with "
-            "ports",
+            f"cluster.base_port ({cluster.base_port}) is for a number of workers, but cluster.workers lists addresses "
+            "with ports",
             "remove cluster.base_port",
-        )
-    elif base_port + workers - 1 > 65535:
-        yield Contradiction(
-            ("cluster.base_port", "cluster.workers"),
-            f"cluster.base_port: {workers} workers need ports up to {base_port + workers - 1}, expected at most 65535",
-            f"set cluster.base_port to {65536 - workers} or less",
         )

@@ -274,9 +274,14 @@ class ClusterConfig(Section):
         return self.workers if isinstance(self.workers, int) else len(self.workers)
 
     @property
+    def is_multi_process(self) -> bool:
+        """Whether the workers are processes that form a cluster, rather than devices of one process."""
+        return self.strategy == "multi-worker"
+
+    @property
     def replica_count(self) -> int:
         """Replicas that share a global batch, as far as the configuration tells: GPUs found later may add to it."""
-        return self.devices or 1 if self.strategy == "mirrored" else self.worker_count
+        return self.worker_count if self.is_multi_process else self.devices or 1
 
 
 class OutputConfig(Section):

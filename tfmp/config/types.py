@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from tfmp.cluster.spec import ClusterSpec
+from tfmp.errors import UsageError
+
 Style = Literal["plain", "quoted", "shell"]
 
 MAX_WORKERS = 64
 MAX_NAME_CHARACTERS = 100
-
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(?P<port>[0-9]{1,5})", re.ASCII)
 
 _TRUE = ("yes", "on", "true")
 _FALSE = ("no", "off", "false")
@@ -223,27 +224,21 @@ def read_workers(value: object) -> int | tuple[str, ...]:
         if not 1 <= count <= MAX_WORKERS:
             raise ValueError("")
         return count
-    addresses = tuple(_read_address(item) for item in read_list(value))
+    addresses = tuple(_address_text(item) for item in read_list(value))
     if not 1 <= len(addresses) <= MAX_WORKERS:
         raise ValueError(f"expected 1 to {MAX_WORKERS} addresses, received {len(addresses)}")
-    seen: dict[str, int] = {}
-    for index, address in enumerate(addresses):
-        if address in seen:
-            raise ValueError(f"workers {seen[address]} and {index} have the same address {address}: give each its own")
-        seen[address] = index
+    try:
+        # The command judges loopback beside other hosts: it knows which worker it is.
+        ClusterSpec.from_addresses(addresses, "worker", any_loopback=True)
+    except UsageError as error:
+        raise ValueError(f"{error.where}: {error.what}" + (f"; {error.hint}" if error.hint else "")) from None
     return addresses
 
 
-def _read_address(item: object) -> str:
+def _address_text(item: object) -> str:
     text = item.text if isinstance(item, Scalar) else item
     if not isinstance(text, str):
         raise ValueError("write each address as host:port")
-    match = _ADDRESS.fullmatch(text)
-    # Digits alone are not a host name.
-    if match is None or match["host"].isdigit():
-        raise ValueError(f"write each address as host:port, received {text[:60]!r}")
-    if not 1 <= int(match["port"]) <= 65535:
-        raise ValueError(f"expected a port from 1 to 65535 in {text!r}")
     return text
 
 

@@ -8,9 +8,9 @@ import os
 import socket
 from types import TracebackType
 
+from tfmp.cluster.spec import check_port_range
 from tfmp.errors import TfmpError, UsageError
 
-_FIRST, _LAST = 1, 65535
 _TRIES = 16
 
 
@@ -27,12 +27,6 @@ class HeldPorts:
         self.host = host
         self.ports = ports
         self._sockets = sockets
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """``"host:port"`` for each port; an IPv6 host stands in brackets."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return tuple(f"{host}:{port}" for port in self.ports)
 
     def release(self) -> None:
         """Let go of the ports."""
@@ -67,13 +61,8 @@ def hold_ports(count: int, base_port: int | None = None, host: str = "127.0.0.1"
     """
     if count < 1:
         raise UsageError(f"expected at least one port, received {count}")
-    if base_port is not None and (base_port < _FIRST or base_port + count - 1 > _LAST):
-        raise UsageError(
-            f"expected {count} consecutive ports between {_FIRST} and {_LAST}, "
-            f"received {base_port} to {base_port + count - 1}",
-            where="--base-port",
-            hint=f"--base-port {min(max(base_port, 20000), _LAST - count + 1)}",
-        )
+    if base_port is not None:
+        check_port_range(base_port, count, "--base-port")
     held: list[socket.socket] = []
     try:
         for index in range(count):

@@ -188,6 +188,13 @@ def test_a_taken_base_port_is_named(inside: Callable[..., Done], worker: int) ->
     assert "in use" in done.err
 
 
+def test_a_base_port_without_room_for_the_workers_is_refused(inside: Callable[..., Done]) -> None:
+    done = inside("train", "--workers", 4, "--base-port", 65533)
+    assert done.code == 2
+    assert "expected 4 consecutive ports between 1 and 65535, received 65533 to 65536" in done.err
+    assert "between 1 and 65532" in done.err
+
+
 def test_a_reader_that_goes_away_is_no_traceback() -> None:
     command = f"{sys.executable} -m tfmp train --dry-run --workers 2 | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)

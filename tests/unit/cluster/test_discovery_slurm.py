@@ -139,6 +139,12 @@ def test_jobs_and_steps_near_each_other_never_share_a_port() -> None:
     assert all(16384 <= port <= 32768 - 64 and port % 64 == 0 for port in ports)
 
 
+def test_a_base_port_leaves_room_for_the_tasks_of_a_node() -> None:
+    with pytest.raises(UsageError, match="consecutive ports between 1 and 65535") as caught:
+        from_slurm(step(0), base_port=65535)
+    assert caught.value.where == "cluster.base_port"
+
+
 def test_a_base_port_replaces_the_one_of_the_job() -> None:
     spec = from_slurm(step(0), base_port=3000).spec
     assert spec is not None

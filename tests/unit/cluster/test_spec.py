@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfmp.cluster.spec import Address, ClusterSpec
+from tfmp.cluster.spec import Address, ClusterSpec, position_on_host
 from tfmp.errors import UsageError
 
 
@@ -136,3 +136,9 @@ def test_a_cluster_of_nobody_is_refused() -> None:
         ClusterSpec.from_addresses([], "--workers")
     assert caught.value.where == "--workers"
     assert spec(chief="a:1").size == 1
+
+
+def test_hosts_are_numbered_by_their_names() -> None:
+    spec = ClusterSpec.from_addresses(["h1:1", "h0:1", "H1.:2"])
+    assert spec.host_numbers == (0, 1, 0)
+    assert [position_on_host(spec.host_numbers, rank) for rank in range(3)] == [(0, 2), (0, 1), (1, 2)]

@@ -35,7 +35,6 @@ def bind(port: int, *, reuse: bool) -> socket.socket:
 def test_a_held_port_is_refused_to_others_and_open_to_a_server_beside_it() -> None:
     with hold_ports(3) as held:
         assert len(set(held.ports)) == 3
-        assert held.addresses == tuple(f"127.0.0.1:{port}" for port in held.ports)
         for port in held.ports:
             with pytest.raises(OSError, match="in use"):
                 bind(port, reuse=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from tfmp.cluster.discovery.found import Discovered
 from tfmp.cluster.discovery.kubernetes import from_kubernetes, in_pod
@@ -16,7 +16,6 @@ from tfmp.cluster.tf_config import parse_index
 from tfmp.errors import UsageError
 
 Source = Literal["auto", "slurm", "kubernetes", "mpi", "tf-config", "manual"]
-SOURCES: tuple[str, ...] = get_args(Source)
 
 
 @dataclass(frozen=True)

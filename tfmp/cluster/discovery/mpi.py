@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tfmp.cluster.discovery.found import PORTS_PER_SLOT, Discovered, check_rank, read_number, slot_port
-from tfmp.cluster.spec import Address, ClusterSpec
+from tfmp.cluster.spec import Address, ClusterSpec, check_port_range
 from tfmp.errors import UsageError
 
 _HOST = "127.0.0.1"
@@ -91,7 +91,8 @@ def from_mpi(
         raise UsageError(f"expected at most {PORTS_PER_SLOT} processes, received {size}", where=launcher.size)
     job = next((environ[name] for name in launcher.jobs if environ.get(name)), str(parent_pid))
     first_port = base_port or slot_port(zlib.crc32(job.encode("utf-8", "surrogateescape")))
-    spec = ClusterSpec.local(_HOST, [first_port + other for other in range(size)])
+    check_port_range(first_port, size, "cluster.base_port")
+    spec = ClusterSpec.local(_HOST, range(first_port, first_port + size))
     return Discovered(
         "mpi",
         f"{found}, all on this host",

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from tfmp.cluster.discovery.found import PORTS_PER_SLOT, Discovered, check_rank, read_number, slot_port
 from tfmp.cluster.discovery.hostlist import expand_counts, expand_hostlist
-from tfmp.cluster.spec import Address, ClusterSpec
+from tfmp.cluster.spec import Address, ClusterSpec, check_port_range
 from tfmp.errors import UsageError
 
 _STEP_NODES, _JOB_NODES = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"
@@ -64,6 +64,7 @@ def from_slurm(environ: Mapping[str, str], base_port: int | None = None) -> Disc
             f"expected at most {PORTS_PER_SLOT} tasks a node, received {counts_name}={environ.get(counts_name)}",
             where=counts_name,
         )
+    check_port_range(first_port, max(counts), "cluster.base_port")
     spec = ClusterSpec(tuple(Address(hosts[node], first_port + local) for node, local in places))
     node, local_rank = places[rank]
     kind = f"step {job}.{step_text or step_number}" if step else f"job {job}"
