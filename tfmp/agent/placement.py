@@ -1,4 +1,4 @@
-"""A worker's place in its cluster: its rank and address, its part of its machine, what to type on each host."""
+"""A worker's place in its cluster: its rank and address, its share of its host, the command for each host."""
 
 from __future__ import annotations
 
@@ -7,18 +7,13 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tfmp.cluster.discovery.found import Discovered
-from tfmp.cluster.spec import Address, ClusterSpec
-from tfmp.errors import UsageError
-from tfmp.planning.host import share_gpus
-from tfmp.planning.inputs import Machine
+from tfmp.cluster.spec import Address, ClusterSpec, check_port_range, position_on_host
+from tfmp.cluster.tf_config import make_tf_config
+from tfmp.planning.host import Host, share_gpus
 from tfmp.rendezvous.leader import Peers
 from tfmp.rendezvous.peer_status import Roster
-
-if TYPE_CHECKING:
-    from tfmp.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -26,11 +21,11 @@ class Placement:
     """This worker in its cluster.
 
     Attributes:
-        found: Where the cluster is described.
+        found: What describes the cluster.
         rank: This worker's rank.
-        cluster: All addresses; where the workers learn of each other, a stand-in that has the right ones for rank 0
-            and this worker.
-        names: By rank.
+        cluster: All addresses. Until the workers have met at ``cluster.rendezvous``, only those of rank 0 and of this
+            worker are right.
+        names: Each worker's name, by rank.
     """
 
     found: Discovered
@@ -45,7 +40,7 @@ class Placement:
 
     @property
     def text(self) -> str:
-        """The cluster, for comparison."""
+        """The cluster as a text that all its workers must agree on."""
         if self.found.rendezvous is not None:
             return f"{self.found.size} workers that meet at {self.found.rendezvous}"
         chief = "chief " if self.cluster.chief else ""
@@ -53,7 +48,7 @@ class Placement:
 
     @property
     def roster(self) -> Roster:
-        """The group as it is known before the workers have met."""
+        """What is known of the group before the workers have met."""
         addresses: list[str | None] = [str(address) for address in self.cluster.addresses]
         if self.found.rendezvous is not None:
             addresses = [address if rank in (0, self.rank) else None for rank, address in enumerate(addresses)]
@@ -61,67 +56,58 @@ class Placement:
 
 
 def find_placement(found: Discovered, rank: int) -> Placement:
-    """Return the place of the worker of this rank.
+    """Return the placement of the worker with this rank.
 
     Raises:
-        UsageError: The ports from that of ``cluster.rendezvous`` on are not enough.
+        UsageError: The port of ``cluster.rendezvous`` leaves no room for a port for each worker.
     """
-    if found.spec is not None:
-        cluster = found.spec
-    else:
-        # A port of its own for each rank, as several may be on one host; only rank 0's host is known.
+    cluster = found.spec
+    if cluster is None:
+        # Each rank has a port of its own, as several may be on one host; only rank 0's host is known.
         assert found.rendezvous is not None
         host, port = found.rendezvous.host, found.rendezvous.port
-        if port + found.size - 1 > 65535:
-            raise UsageError(
-                f"expected room for {found.size} ports from the one given, received {found.rendezvous}",
-                where="cluster.rendezvous",
-            )
-        cluster = ClusterSpec(tuple(Address(host, port + other) for other in range(found.size)))
+        check_port_range(port, found.size, "cluster.rendezvous")
+        cluster = ClusterSpec.local(host, range(port, port + found.size))
     tasks = (cluster.task(other) for other in range(cluster.size))
     return Placement(found, rank, cluster, tuple(f"{kind} {index}" for kind, index in tasks))
 
 
 def own_dir(wanted: Path | None, rank: int) -> Path | None:
-    """The chief's folder is the run folder; the others', which a shared file system may hold too, lie in it."""
+    """Return the folder of one worker: rank 0's is the run folder, the others lie in it, as it may be shared."""
     return wanted if wanted is None or rank == 0 else wanted / f"worker-{rank}"
 
 
 def neighbours(place: Placement) -> tuple[int, int]:
-    """This worker's number among the workers on its host, and how many they are."""
-    if place.found.local is not None:
-        return place.found.local
-    hosts = [address.identity[0] for address in place.cluster.addresses]
-    return hosts[: place.rank].count(hosts[place.rank]), hosts.count(hosts[place.rank])
+    """Return this worker's number among the workers on its host, and how many they are."""
+    return place.found.local or position_on_host(place.cluster.host_numbers, place.rank)
 
 
-def share_machine(machine: Machine, place: Placement, machine_cpus: int) -> Machine:
-    """This worker's part of a machine that it shares with other workers of the cluster.
+def share_host(host: Host, place: Placement, machine_cpus: int) -> Host:
+    """Return this worker's share of a host that other workers of the cluster use too.
 
     Args:
-        machine: What this process may use.
-        place: Its place.
-        machine_cpus: CPUs of the whole machine, or container: a scheduler that has bound each worker to CPUs of its own
+        host: What this process may use.
+        place: Its placement.
+        machine_cpus: CPUs of the whole machine or container. A scheduler that has bound each worker to CPUs of its own
             gave this process fewer.
 
     Raises:
-        UsageError: GPUs that cannot be shared equally.
+        UsageError: The GPUs cannot be shared equally.
     """
-    number, together = neighbours(place)
-    if together == 1:
-        return machine
-    cores, gpus = machine.cores, machine.gpus
-    if not (place.found.bound and len(machine.cpus) < machine_cpus):
-        cores = max(1, cores // together)
-    given = place.found.bound and ("SLURM_GPUS_PER_TASK" in machine.environ or len(gpus) < together)
-    if gpus and not given:
-        share = share_gpus(gpus, together)[number]
-        gpus = tuple(share.split(",")) if share else ()
-    return replace(machine, cores=cores, gpus=gpus)
+    number, workers = neighbours(place)
+    if workers == 1:
+        return host
+    cores, gpus = host.cores, host.gpus
+    if not (place.found.bound and len(host.cpus) < machine_cpus):
+        cores = max(1, cores // workers)
+    given = place.found.bound and ("SLURM_GPUS_PER_TASK" in host.environ or len(gpus) < workers)
+    if not given:
+        gpus = share_gpus(gpus, workers)[number]
+    return replace(host, cores=cores, gpus=gpus)
 
 
 def count_machine_cpus() -> int:
-    """CPUs of this machine, or container: a scheduler that binds its tasks to CPUs leaves the first process alone."""
+    """Return the CPUs of this machine or container: a scheduler that binds its tasks leaves process 1 unbound."""
     try:
         return len(os.sched_getaffinity(1))
     except OSError:
@@ -129,7 +115,7 @@ def count_machine_cpus() -> int:
 
 
 def met_addresses(rendezvous: Address, peers: Peers) -> list[str]:
-    """Each worker's address, now that all have come: where they came from, with the port that each one named."""
+    """Return each worker's address, once all have joined: where each came from, with the port that it named."""
     found = {0: rendezvous}
     for rank, (identity, peer) in peers.items():
         address = Address(peer, identity.port)
@@ -138,19 +124,20 @@ def met_addresses(rendezvous: Address, peers: Peers) -> list[str]:
     return [str(found[rank]) for rank in sorted(found)]
 
 
-def commands(place: Placement, plan: Plan, arguments: Sequence[str]) -> list[tuple[str, str]]:
-    """Where to type what."""
+def commands(place: Placement, arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """Return (host, command) pairs that start the cluster."""
     command = shlex.join(["tfmp", "worker", *arguments])
-    size, source = place.found.size, place.found.source
+    size, source, cluster = place.found.size, place.found.source, place.cluster
     if source == "slurm":
         return [("in the allocation", f"srun -n {size} --kill-on-bad-exit=1 {command}")]
     if source == "mpi":
         return [("here", f"mpirun -n {size} --bind-to none {command}")]
     if source == "kubernetes":
         return [("in each pod", command)]
-    hosts = [address.host for address in place.cluster.addresses]
+    hosts = [address.host for address in cluster.addresses]
     if source == "tf-config":
-        return [(hosts[one.rank], f"TF_CONFIG={shlex.quote(one.tf_config or '')} {command}") for one in plan.workers]
+        configs = [shlex.quote(make_tf_config(cluster, *cluster.task(rank))) for rank in range(size)]
+        return [(hosts[rank], f"TF_CONFIG={config} {command}") for rank, config in enumerate(configs)]
     if place.found.rendezvous is not None:
         hosts[1:] = ["another host"] * (size - 1)
-    return [(hosts[one.rank], f"{command} --index {one.rank}") for one in plan.workers]
+    return [(host, f"{command} --index {rank}") for rank, host in enumerate(hosts)]

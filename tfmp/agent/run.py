@@ -23,7 +23,7 @@ from tfmp.agent.options import TrainOptions
 from tfmp.agent.shm_setup import ShmSetup, local_shm_setup
 from tfmp.agent.watcher import OnEvent, OnTick, Watcher
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
-from tfmp.planning.inputs import worker_payload
+from tfmp.planning.task import WorkerTask
 from tfmp.report.noise import is_noise
 from tfmp.report.summary import print_rows, summary_rows
 from tfmp.rundir.layout import RunFolder, write_json
@@ -60,7 +60,7 @@ class Run:
         options: See :class:`TrainOptions`.
 
     Attributes:
-        meeting: Where workers meet to share memory, where some have another launcher; ``None``: a place of their own.
+        shm_setup: Where workers join to share memory, if some have another launcher; ``None``: a folder of their own.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Run:
         self._is_chief = plan.workers[0].local
         self.number = folder.next_attempt()
         self.attempt = self._new_attempt()
-        self.meeting: ShmSetup | None = None
+        self.shm_setup: ShmSetup | None = None
         self._point: ResumePoint | None = None
         self._drills = [parse_fault(text, len(self._local)) for text in options.drills]
         self._last_steps: dict[int, Any] = {}
@@ -261,9 +261,8 @@ class Run:
 
     def _specs(self, temporary: Path) -> list[WorkerSpec]:
         plan, folder = self._plan, self._folder
-        meeting = self.meeting or local_shm_setup(temporary, plan)
-        run_dir = str(folder.path.absolute())
-        resume = str(self._point.path.absolute()) if self._point else None
+        shm = self.shm_setup or local_shm_setup(temporary, plan)
+        resume = self._point.path.absolute() if self._point else None
         drills, self._drills = self._drills, []
         return [
             WorkerSpec(
@@ -272,10 +271,16 @@ class Run:
                 unset=worker.unset,
                 log_path=folder.log(self.number, worker.rank),
                 target="tfmp.trainer.worker:main",
-                payload=worker_payload(
-                    self._config, plan, worker.rank, run_dir, self._dataset, meeting=meeting, resume=resume
-                )
-                | {"drills": [one.to_json() for one in drills if one.rank == worker.rank]},
+                payload=WorkerTask.planned(
+                    self._config,
+                    plan,
+                    worker.rank,
+                    folder.path.absolute(),
+                    self._dataset.path,
+                    shm=shm.join(worker.rank, plan) if shm else None,
+                    resume=resume,
+                    faults=tuple(fault.to_json() for fault in drills if fault.rank == worker.rank),
+                ).to_json(),
                 cpus=worker.cpus,
             )
             for worker in self._local

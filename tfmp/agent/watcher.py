@@ -94,7 +94,7 @@ class Watcher:
         self._recorder.note("fork_server_ready", import_s=ready.import_s, private_network=ready.private_network)
         # Workers of several hosts have no private network to miss.
         here = len(self._local) == len(self._plan.workers)
-        if ready.network_note and self._plan.strategy != "mirrored" and here:
+        if ready.network_note and self._plan.layout.is_multi_process and here:
             wanted = self._private_network
             reason = "the run has code of your own, which may need the network" if wanted == "auto" else "as asked"
             if ready.network_note != NOT_ASKED:

@@ -20,7 +20,8 @@ from tfmp.bench.trials import Trial, TrialPlan, default_workers
 from tfmp.commands.user_code import check_user_code
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError, UsageError
-from tfmp.planning.inputs import Machine, plan_local_run
+from tfmp.planning.host import Host
+from tfmp.planning.plan import make_plan
 from tfmp.report.display import make_display
 from tfmp.rundir.claim import claim_run_folder
 from tfmp.rundir.layout import write_json
@@ -107,11 +108,11 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
         TfmpError: The first run failed.
     """
     resolved = resolve({})
-    machine = Machine.here()
-    plan, on_gpus = _plan_trials(resolve, options, machine)
+    host = Host.here()
+    plan, on_gpus = _plan_trials(resolve, options, host)
     epochs = _epochs_to_run(resolved, options)
     folder = _claim(options.output, resolved)
-    results = _Results(folder, plan, options, _facts(plan, options, epochs, machine.cores))
+    results = _Results(folder, plan, options, _facts(plan, options, epochs, host.cores))
     for line in _notes(plan, results.facts, resolved.config.training.epochs, epochs, on_gpus=on_gpus):
         eprint(line)
     trials = plan.trials()
@@ -121,7 +122,7 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
     common = Bench(
         config=folder / "config.yaml",
         folder=folder / "trials",
-        cpus=machine.cpus[: machine.cores],
+        cpus=host.cpus[: host.cores],
         train_samples=plan.train_samples,
         epochs=epochs,
         grace_period_s=resolved.config.run.grace_period_s,
@@ -140,7 +141,7 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
     return _finish(results, stopped_by, progress.done, progress.total)
 
 
-def _plan_trials(resolve: Resolve, options: BenchOptions, machine: Machine) -> tuple[TrialPlan, bool]:
+def _plan_trials(resolve: Resolve, options: BenchOptions, host: Host) -> tuple[TrialPlan, bool]:
     """What is to be run, each layout planned as ``tfmp train`` would; and whether it is on GPUs.
 
     Raises:
@@ -148,7 +149,7 @@ def _plan_trials(resolve: Resolve, options: BenchOptions, machine: Machine) -> t
     """
     resolved = resolve({})
     config = resolved.config
-    if config.cluster.strategy != "multi-worker":
+    if not config.cluster.is_multi_process:
         raise UsageError(
             f"tfmp bench compares numbers of worker processes: expected the strategy multi-worker, received "
             f"{config.cluster.strategy}",
@@ -158,8 +159,8 @@ def _plan_trials(resolve: Resolve, options: BenchOptions, machine: Machine) -> t
     check_user_code(resolved)
     header = prepare(config.data, noop if options.quiet else say).header
     limit = config.data.limit_train
-    on_gpus = bool(machine.gpus) and config.cluster.device != "cpu"
-    cores = machine.cores
+    on_gpus = bool(host.gpus) and config.cluster.device != "cpu"
+    cores = host.cores
     default = tuple(sorted({1, cores})) if options.quick else default_workers(cores)
     collectives = ("auto",) if on_gpus else ("shm",) if options.quick else ("shm", "ring")
     plan = TrialPlan(
@@ -179,8 +180,7 @@ def _plan_trials(resolve: Resolve, options: BenchOptions, machine: Machine) -> t
                 "--batch-size": trial.batch_size,
                 "--collective": trial.collective,
             }
-            ports = tuple(range(1, trial.workers + 1))  # for the plan only: nothing listens there
-            plan_local_run(resolve(given).config, header, machine, ports)
+            make_plan(resolve(given).config, header, host)
     return plan, on_gpus
 
 

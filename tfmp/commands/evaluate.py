@@ -9,9 +9,8 @@ from typing import Any
 from tfmp.config import load_run_config
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK, TfmpError, UsageError
-from tfmp.planning.environment import fork_server_environment
-from tfmp.planning.host import available_cores, thread_env
-from tfmp.planning.inputs import Machine
+from tfmp.planning.environment import fork_server_environment, thread_env
+from tfmp.planning.host import Host
 from tfmp.report.noise import is_noise
 from tfmp.report.summary import print_rows
 from tfmp.rundir.layout import RunFolder
@@ -36,10 +35,10 @@ def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
                 f"expected {meaning}, found no {path.name}", where=str(run_dir), hint="tfmp train makes one"
             )
     config = load_run_config(folder.config)
-    machine = Machine.here()
+    host = Host.here()
     dataset = prepare(config.data)
-    worker_env = thread_env(available_cores(), 1, machine.environ)
-    env, _ = fork_server_environment(machine.environ, worker_env, verbose=verbose)
+    worker_env = thread_env(host.cores, 1, host.environ)
+    env, _ = fork_server_environment(host.environ, worker_env, verbose=verbose)
     found: dict[str, Any] = {}
     errors: list[dict[str, Any]] = []
 

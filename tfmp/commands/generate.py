@@ -106,7 +106,7 @@ def _settings(options: GenerateOptions) -> RunConfig:
 
 
 def _check(options: GenerateOptions, config: RunConfig) -> None:
-    if config.cluster.strategy != "multi-worker":
+    if not config.cluster.is_multi_process:
         raise UsageError(
             f"expected multi-worker, received {config.cluster.strategy}, which runs in one process",
             where="cluster.strategy",

@@ -17,9 +17,8 @@ from tfmp.agent.restart_policy import Failure, RestartPolicy, Restarts, Stop
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
 from tfmp.errors import EXIT_OK, TfmpError
-from tfmp.planning.host import GPU_VARIABLE, available_cores, cpu_sets, oversubscribed, share_gpus, thread_env
-from tfmp.planning.inputs import Machine
-from tfmp.planning.proxy import no_proxy_env
+from tfmp.planning.environment import no_proxy_env, thread_env
+from tfmp.planning.host import GPU_VARIABLE, Host, oversubscribed, share_gpus
 from tfmp.report.output import lasting_output
 from tfmp.rundir.temporary import temporary_folder
 from tfmp.text import eprint, seconds
@@ -65,9 +64,9 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
     Raises:
         UsageError: Ports in use, or GPUs that cannot be shared equally.
     """
-    machine = Machine.here()
-    gpus = share_gpus(machine.gpus, options.workers, workers_option="-n", cpu_option=f'{GPU_VARIABLE}="" tfmp launch …')
-    if crowded := oversubscribed(machine.cores, options.workers):
+    host = Host.here()
+    gpus = share_gpus(host.gpus, options.workers, workers_option="-n", cpu_option=f'{GPU_VARIABLE}="" tfmp launch …')
+    if crowded := oversubscribed(host.cores, options.workers):
         eprint(f"warning: {crowded}")
     restarts = Restarts(RestartPolicy(options.max_restarts, ports_are_free=options.base_port is None))
     with ExitStack() as stack:
@@ -86,7 +85,7 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
             with hold_ports(options.workers + 1, options.base_port, _HOST) as held:
                 result = run_group(
                     fork_server,
-                    _specs(command, options, machine, gpus, held.ports, logs, attempt),
+                    _specs(command, options, host, gpus, held.ports, logs, attempt),
                     on_line=None if options.quiet else _printer(options.log_workers),
                     on_tick=on_tick,
                     grace_period_s=options.grace_period_s,
@@ -114,8 +113,8 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
 def _specs(
     command: tuple[str, ...],
     options: LaunchOptions,
-    machine: Machine,
-    gpus: tuple[str | None, ...],
+    host: Host,
+    gpus: tuple[tuple[str, ...], ...],
     held_ports: tuple[int, ...],
     logs: Path,
     attempt: int,
@@ -123,8 +122,8 @@ def _specs(
     *ports, master_port = held_ports
     workers = options.workers
     cluster = ClusterSpec.local(_HOST, ports)
-    shared_env = thread_env(available_cores(), workers, machine.environ) | no_proxy_env(machine.environ, [_HOST])
-    pins = cpu_sets(machine.cores, workers, machine.cpus, machine.numa_nodes)
+    shared_env = thread_env(host.cores, workers, host.environ) | no_proxy_env(host.environ, [_HOST])
+    pins = host.cpu_sets(workers)
     specs = []
     for rank in range(workers):
         env = {
@@ -137,10 +136,10 @@ def _specs(
             "MASTER_ADDR": _HOST,
             "MASTER_PORT": str(master_port),
             "TFMP_ATTEMPT": str(attempt),
-            "PYTHONUNBUFFERED": machine.environ.get("PYTHONUNBUFFERED", "1"),
+            "PYTHONUNBUFFERED": host.environ.get("PYTHONUNBUFFERED", "1"),
         }
-        if (share := gpus[rank]) is not None:
-            env[GPU_VARIABLE] = share
+        if gpus[rank]:
+            env[GPU_VARIABLE] = ",".join(gpus[rank])
         log_path = logs / f"attempt-{attempt}" / f"worker-{rank}.log"
         specs.append(WorkerSpec(rank=rank, env=env, argv=command, log_path=log_path, cpus=pins[rank]))
     return specs

@@ -26,7 +26,8 @@ from tfmp.commands.user_code import check_user_code
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK
 from tfmp.planning.environment import fork_server_environment
-from tfmp.planning.inputs import Machine, local_port_count, plan_local_run
+from tfmp.planning.host import Host
+from tfmp.planning.plan import make_plan
 from tfmp.report.output import lasting_output
 from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
 from tfmp.text import noop, say
@@ -51,8 +52,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
     """
     config = resolved.config
     tell = noop if options.verbosity < 0 else say
-    port_count = local_port_count(config)
-    machine = Machine.here()
+    host = Host.here()
     _check(resolved, options)
     with ExitStack() as stack:
         stack.enter_context(lasting_output())
@@ -64,19 +64,15 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
                 tell(nothing_left(earlier.path, epochs))
                 return EXIT_OK
         dataset = prepare(config.data, tell)
-        held = partial(_held, port_count, config.cluster.base_port)
+        plan = make_plan(config, dataset.header, host)
+        held = partial(_held, plan.port_count, config.cluster.base_port)
         ports = stack.enter_context(held())
-
-        def plan_with(ports: HeldPorts | None) -> Plan:
-            return plan_local_run(config, dataset.header, machine, ports.ports if ports else ())
-
-        plan = plan_with(ports)
         point = None
         if earlier is not None:
             update_saved_config(earlier, resolved)
             point = choose(earlier, tell)
             config = same_collective(config, point, plan.replicas)
-            plan = plan_with(ports)
+            plan = make_plan(config, dataset.header, host)
         folder = earlier or claim_run_folder(
             config.run.dir,
             lambda: default_run_dir(config.run.name, options.config_file, datetime.now()),
@@ -84,7 +80,11 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         )
         if earlier is None:
             stack.enter_context(locked(folder))
-        env, notices = fork_server_environment(machine.environ, plan.workers[0].env, verbose=options.verbosity > 0)
+
+        def plan_with(ports: HeldPorts | None) -> Plan:
+            return plan.with_ports(ports.ports if ports else ())
+
+        env, notices = fork_server_environment(host.environ, plan.workers[0].env, verbose=options.verbosity > 0)
         start_fork_server = partial(ForkServer.start, PRELOAD, private_network=_private_network(config), env=env)
         inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
         helper = stack.enter_context(start_fork_server())
@@ -92,7 +92,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
             tell(f"warning: {line}")
         tell(headline(plan))
         tell(f"run folder: {folder.path}")
-        run = Run(config, plan, folder, dataset, options)
+        run = Run(config, plan_with(ports), folder, dataset, options)
         if earlier is not None:
             tell(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
             if point and point.checkpoint.facts["stopped"]:
@@ -109,8 +109,9 @@ def dry_run(resolved: Resolved, options: TrainOptions) -> int:
     config = resolved.config
     _check(resolved, options)
     dataset = prepare(config.data, say)
-    with _held(local_port_count(config), config.cluster.base_port) as ports:
-        plan = plan_local_run(config, dataset.header, Machine.here(), ports.ports if ports else ())
+    plan = make_plan(config, dataset.header, Host.here())
+    with _held(plan.port_count, config.cluster.base_port) as ports:
+        plan = plan.with_ports(ports.ports if ports else ())
     print_plan(resolved, plan)
     print("dry run: nothing was started")
     return EXIT_OK
@@ -126,7 +127,7 @@ def _check(resolved: Resolved, options: TrainOptions) -> None:
 def _private_network(config: RunConfig) -> Any:
     """The user's own model may need the network; ``on`` and ``off`` are obeyed."""
     wanted = config.cluster.private_network
-    if config.cluster.strategy == "mirrored":
+    if not config.cluster.is_multi_process:
         return "off"
     own_code = config.model.factory is not None or config.training.callbacks
     return "off" if wanted == "auto" and own_code else wanted

@@ -26,7 +26,7 @@ from tfmp.agent.placement import (
     met_addresses,
     neighbours,
     own_dir,
-    share_machine,
+    share_host,
 )
 from tfmp.agent.resume import nothing_left, update_saved_config
 from tfmp.agent.run import PRELOAD, Run
@@ -40,8 +40,8 @@ from tfmp.config import Resolved
 from tfmp.data.cache import CachedDataset, prepare
 from tfmp.errors import EXIT_OK, TfmpError, UsageError
 from tfmp.planning.environment import fork_server_environment
-from tfmp.planning.host import oversubscribed
-from tfmp.planning.inputs import Machine, plan_cluster_run
+from tfmp.planning.host import Host, oversubscribed
+from tfmp.planning.plan import make_plan
 from tfmp.rendezvous.identity import Identity, agreed_values, installed_versions
 from tfmp.rendezvous.leader import Peers
 from tfmp.rendezvous.protocol import Report, Waits
@@ -98,7 +98,7 @@ def _work(resolved: Resolved, options: WorkerOptions) -> int:
         # Open MPI gives every process a terminal of its own, and then writes what they show over each other.
         options = replace(options, common=replace(options.common, live=False))
     env, notices = fork_server_environment(
-        prepared.machine.environ, plan.workers[place.rank].env, verbose=options.common.verbosity > 0
+        prepared.host.environ, plan.workers[place.rank].env, verbose=options.common.verbosity > 0
     )
     for line in (*prepared.warnings, *plan.warnings, *notices):
         tell(f"warning: {line}")
@@ -166,7 +166,7 @@ def dry_run(resolved: Resolved, options: WorkerOptions) -> int:
     for warning in prepared.warnings:
         print(f"warning: {warning}")
     print("commands:")
-    for where, command in commands(place, plan, options.arguments):
+    for where, command in commands(place, options.arguments):
         print(f"  {where}: {command}")
     print("dry run: nothing was started")
     return EXIT_OK
@@ -177,7 +177,7 @@ class _Prepared:
     """All that is known before the workers have met."""
 
     place: Placement
-    machine: Machine
+    host: Host
     dataset: CachedDataset
     plan: Plan
     going_on: GoingOn
@@ -196,12 +196,12 @@ def _prepare(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], N
     going_on = find_earlier(
         resolved, own_dir(resolved.config.run.dir, place.rank), rank=place.rank, wanted=options.common.resume, tell=tell
     )
-    whole = Machine.here()
-    machine = share_machine(whole, place, count_machine_cpus())
-    crowded = oversubscribed(whole.cores, neighbours(place)[1]) if machine.cores < whole.cores else None
+    whole = Host.here()
+    host = share_host(whole, place, count_machine_cpus())
+    crowded = oversubscribed(whole.cores, neighbours(place)[1]) if host.cores < whole.cores else None
     dataset = prepare(resolved.config.data, tell)
-    plan = plan_cluster_run(resolved.config, dataset.header, machine, place.cluster, place.rank)
-    return _Prepared(place, machine, dataset, plan, going_on, (crowded,) if crowded else ())
+    plan = make_plan(resolved.config, dataset.header, host, place.cluster, [place.rank])
+    return _Prepared(place, host, dataset, plan, going_on, (crowded,) if crowded else ())
 
 
 def _discover(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], None]) -> Discovered:
@@ -242,7 +242,7 @@ def _hostname() -> str:
 
 
 def _check(resolved: Resolved, place: Placement, options: TrainOptions) -> None:
-    if resolved.config.cluster.strategy != "multi-worker":
+    if not resolved.config.cluster.is_multi_process:
         raise UsageError(
             f"expected multi-worker, received {resolved.config.cluster.strategy}",
             where="cluster.strategy",
@@ -277,7 +277,7 @@ def _met_plan(config: RunConfig, prepared: _Prepared, told: Mapping[str, Any]) -
     if "workers" not in told:
         return prepared.plan
     cluster = ClusterSpec.from_addresses(told["workers"])
-    return plan_cluster_run(config, prepared.dataset.header, prepared.machine, cluster, prepared.place.rank)
+    return make_plan(config, prepared.dataset.header, prepared.host, cluster, [prepared.place.rank])
 
 
 def _identity(config: RunConfig, prepared: _Prepared) -> Identity:
@@ -324,7 +324,7 @@ def _train(
     watch = GroupWatch(session, run, place.rank, place.names[place.rank], place.roster.label(place.rank))
     announce = f"starting: all {cluster.size} workers are here and agree"
     lock = nullcontext() if earlier is not None else locked(folder)
-    with lock, shared_shm_setup(plan, place.rank, told) as run.meeting:
+    with lock, shared_shm_setup(plan, place.rank, told) as run.shm_setup:
         result = run.watch(
             fork_server, announce=announce, on_event=watch.on_event, on_tick=watch.on_tick, tick_s=TICK_S
         )

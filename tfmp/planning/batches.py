@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tfmp.errors import UsageError
+from tfmp.text import count
+
+if TYPE_CHECKING:
+    from tfmp.config.schema import TrainingConfig
+    from tfmp.planning.layout import Layout
 
 # Steps that one call into TensorFlow holds, where nothing is known of the model. A call costs about a millisecond
 # (`docs/performance.md`).
@@ -91,43 +97,31 @@ class BatchPlan:
         if len(self.shares) <= _MAX_LISTED:
             listed = ", ".join(map(str, self.shares))
         else:
-            listed = ", ".join(f"{count} with {size}" for size, count in Counter(self.shares).items())
+            listed = ", ".join(f"{number} with {size}" for size, number in Counter(self.shares).items())
         return f"{self.global_batch} over {len(self.shares)} {self.party}s: {listed}"
 
 
 def plan_batches(
-    *,
-    replicas: int,
-    party: str,
-    batch_size: int,
-    train_samples: int,
-    validation_samples: int,
-    validation_batch_size: int,
-    steps_per_epoch: int | None = None,
-    steps_per_execution: int | None = None,
-    parameters: int | None = None,
+    layout: Layout, training: TrainingConfig, train_samples: int, validation_samples: int, parameters: int | None = None
 ) -> BatchPlan:
     """Work out the sizes.
 
     Args:
-        replicas: Number of replicas.
-        party: What the replicas are called, ``worker`` or ``replica``.
-        batch_size: Global batch, in samples.
-        train_samples: Training samples.
-        validation_samples: Validation samples; 0 for none.
-        validation_batch_size: Global batch of the evaluation, in samples.
-        steps_per_epoch: Steps of an epoch; ``None`` for one pass.
-        steps_per_execution: ``None`` to choose.
+        layout: The replicas.
+        training: Batches and steps as configured.
+        train_samples: Training samples, after any limit.
+        validation_samples: Validation samples, after any limit; 0 for none.
         parameters: Of the model; ``None`` if not known.
 
     Raises:
-        UsageError: Fewer samples, or a smaller global batch, than replicas.
+        UsageError: Fewer samples, or a smaller global batch, than replicas. (The configuration alone does not know
+            GPUs, nor a cluster that is discovered.)
     """
-    parties = f"{replicas} {party}" if replicas == 1 else f"{replicas} {party}s"
+    replicas, batch_size = layout.replicas, training.batch_size
+    parties = count(replicas, layout.replica_noun)
     if train_samples < replicas:
         raise UsageError(
-            f"expected at least one training sample for each of {parties}, received {train_samples} "
-            f"{'sample' if train_samples == 1 else 'samples'}",
+            f"expected at least one training sample for each of {parties}, received {count(train_samples, 'sample')}",
             where="data.limit_train",
             hint="train on more samples, or with fewer workers",
         )
@@ -138,24 +132,25 @@ def plan_batches(
             hint=f"--batch-size {replicas}",
         )
     steps_per_pass = -(-train_samples // batch_size)
-    steps = steps_per_epoch or steps_per_pass
+    steps = training.steps_per_epoch or steps_per_pass
     rows = -(-batch_size // replicas)
     most = most_steps_per_execution(6, rows, parameters)
-    validation_steps = -(-validation_samples // validation_batch_size)
-    most_of_validation = most_steps_per_execution(2, -(-validation_batch_size // replicas), parameters)
+    validation_batch = training.validation_batch_size
+    validation_steps = -(-validation_samples // validation_batch)
+    most_of_validation = most_steps_per_execution(2, -(-validation_batch // replicas), parameters)
     if validation_steps > most_of_validation:
         most = min(most, most_of_validation)
     return BatchPlan(
         global_batch=batch_size,
         per_replica_batch=rows,
         shares=batch_shares(batch_size, replicas),
-        party=party,
+        party=layout.replica_noun,
         train_samples=train_samples,
         steps_per_epoch=steps,
         steps_per_pass=steps_per_pass,
         last_batch_samples=train_samples - (steps_per_pass - 1) * batch_size,
-        steps_per_execution=min(steps_per_execution or _evenly(steps, most), steps),
+        steps_per_execution=min(training.steps_per_execution or _evenly(steps, most), steps),
         validation_samples=validation_samples,
-        validation_batch=validation_batch_size,
+        validation_batch=validation_batch,
         validation_steps=validation_steps,
     )

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tfmp.errors import UsageError
+
+if TYPE_CHECKING:
+    from tfmp.planning.host import Device
+    from tfmp.planning.layout import Layout
+
+_SHARED_MEMORY = ("shm", "hierarchical")
+_BETWEEN_HOSTS = ("hierarchical", "ring", "nccl")
+_NOT_IN_ONE_PROCESS = ("shm", "hierarchical", "ring")
 
 
 class Collective(NamedTuple):
@@ -14,61 +22,72 @@ class Collective(NamedTuple):
     name: str
     reason: str
 
+    @property
+    def uses_shared_memory(self) -> bool:
+        """Whether the workers of a host join through memory that they share."""
+        return self.name in _SHARED_MEMORY
 
-def resolve_collective(
-    requested: str, *, strategy: str, hosts: Sequence[int], replicas: int, device: str
-) -> Collective:
+    @property
+    def crosses_hosts(self) -> bool:
+        """Whether it can sum over several hosts."""
+        return self.name in _BETWEEN_HOSTS
+
+    @property
+    def communication(self) -> Literal["ring", "nccl"]:
+        """What TensorFlow's own collectives use, for what is not summed in shared memory."""
+        return "nccl" if self.name == "nccl" else "ring"
+
+
+def resolve_collective(requested: str, layout: Layout, hosts: Sequence[int], device: Device) -> Collective:
     """Choose the collective.
 
     Args:
         requested: ``auto``, ``shm``, ``hierarchical``, ``ring`` or ``nccl``.
-        strategy: ``multi-worker`` or ``mirrored``.
+        layout: Processes and replicas.
         hosts: The host of each worker, as a number.
-        replicas: Number of replicas over all of them.
-        device: ``cpu`` or ``gpu``: what the workers compute on.
+        device: What the workers compute on.
 
     Raises:
         UsageError: NCCL without GPUs, shared memory with GPUs or where workers have none in common, or an exchange
             between processes within one process.
     """
     one_host = len(set(hosts)) == 1
-    crowded = len(set(hosts)) < len(hosts)
-    if requested == "nccl" and device != "gpu":
+    several_on_a_host = len(set(hosts)) < len(hosts)
+    on_gpus = device == "gpu"
+    if requested == "nccl" and not on_gpus:
         raise UsageError(
-            "expected GPUs for the collective nccl, received workers on the CPU: no GPU is visible or chosen",
+            "expected GPUs for the collective nccl, received workers on the CPU: no GPU is visible",
             where="cluster.collective",
             hint="--collective auto (on CPUs it takes shared memory or the ring)",
         )
-    if requested == "shm" and (device == "gpu" or not one_host):
-        received = "workers on GPUs" if device == "gpu" else "workers on several hosts"
-        raise UsageError(
-            f"expected CPU workers on one host for the collective shm, received {received}",
-            where="cluster.collective",
-            hint="--collective auto",
+    if requested in _NOT_IN_ONE_PROCESS and not layout.is_multi_process:
+        raise _refused(
+            f"expected auto or nccl for the mirrored strategy, received {requested}: it joins processes, this is one"
         )
-    if requested == "hierarchical" and (device == "gpu" or one_host or not crowded) and strategy != "mirrored":
-        received = "workers on GPUs" if device == "gpu" else "all on one host" if one_host else "one worker a host"
-        raise UsageError(
-            f"expected hosts with several CPU workers each for the collective {requested}, received {received}",
-            where="cluster.collective",
-            hint="--collective auto",
-        )
-    if requested in ("ring", "shm", "hierarchical") and strategy == "mirrored":
-        raise UsageError(
-            f"expected auto or nccl for the mirrored strategy, received {requested}: it joins processes, this is one",
-            where="cluster.collective",
-            hint="--collective auto",
-        )
-    if replicas == 1:
-        return Collective("none", "one worker" if strategy == "multi-worker" else "one replica")
-    if strategy == "mirrored" and device == "cpu":
+    if requested in _SHARED_MEMORY:
+        if on_gpus:
+            received = "workers on GPUs"
+        elif requested == "shm":
+            received = "" if one_host else "workers on several hosts"
+        else:
+            received = "all on one host" if one_host else "" if several_on_a_host else "one worker a host"
+        if received:
+            expected = "CPU workers on one host" if requested == "shm" else "hosts with several CPU workers each"
+            raise _refused(f"expected {expected} for the collective {requested}, received {received}")
+    if layout.replicas == 1:
+        return Collective("none", f"one {layout.replica_noun}")
+    if not layout.is_multi_process and not on_gpus:
         return Collective("in-process", "CPU replicas of one process")
     if requested != "auto":
         return Collective(requested, "as asked")
-    if device == "gpu":
-        return Collective("nccl", "GPUs of one process" if len(hosts) == 1 else "GPU workers")
+    if on_gpus:
+        return Collective("nccl", "GPUs of one process" if layout.workers == 1 else "GPU workers")
     if one_host:
         return Collective("shm", "CPU workers on one host share its memory")
-    if crowded:
+    if several_on_a_host:
         return Collective("hierarchical", "CPU workers: the memory of each host, TensorFlow's ring between the hosts")
     return Collective("ring", "CPU workers on several hosts")
+
+
+def _refused(what: str) -> UsageError:
+    return UsageError(what, where="cluster.collective", hint="--collective auto")

@@ -7,15 +7,60 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
+from tfmp import procfs
 from tfmp.errors import UsageError
-from tfmp.planning.numa import spread_over_nodes
 
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
-_ROOT = Path("/")
+
+Device = Literal["cpu", "gpu"]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a machine offers the workers that run on it.
+
+    Attributes:
+        cores: Cores that may be used, quotas included.
+        cpus: Numbers of the CPUs that may be used.
+        gpus: Visible GPUs, by the names that CUDA_VISIBLE_DEVICES knows.
+        environ: The environment that the workers inherit.
+        numa_nodes: The usable CPUs of each NUMA node.
+    """
+
+    cores: int
+    cpus: tuple[int, ...]
+    gpus: tuple[str, ...] = ()
+    environ: Mapping[str, str] = field(default_factory=dict)
+    numa_nodes: tuple[frozenset[int], ...] = ()
+
+    @classmethod
+    def here(cls) -> Host:
+        """The machine that this process runs on, as far as it may be used.
+
+        Raises:
+            UsageError: ``CUDA_VISIBLE_DEVICES`` names one GPU twice.
+        """
+        cpus = affinity_cpus()
+        return cls(available_cores(), cpus, visible_gpus(os.environ), dict(os.environ), numa_nodes(cpus))
+
+    def cpu_sets(self, workers: int) -> tuple[frozenset[int] | None, ...]:
+        """Return the CPUs that each of so many workers is pinned to; ``None`` leaves it to the scheduler.
+
+        Up to one worker a core the scheduler places better than a pin, within the worker's NUMA node. Beyond, worker i
+        runs on CPU i modulo cores, so that none moves. Where a quota, not the CPU set, is the limit, nobody is pinned:
+        other groups' pins would fall on the same first CPUs.
+        """
+        if len(self.cpus) > self.cores:
+            return (None,) * workers
+        if workers <= self.cores:
+            return _spread_over_nodes(workers, self.numa_nodes)
+        return tuple(frozenset({self.cpus[worker % len(self.cpus)]}) for worker in range(workers))
 
 
 def affinity_cpus() -> tuple[int, ...]:
@@ -25,7 +70,7 @@ def affinity_cpus() -> tuple[int, ...]:
     return tuple(range(os.cpu_count() or 1))
 
 
-def available_cores(root: Path = _ROOT, affinity: int | None = None) -> int:
+def available_cores(root: Path = procfs.ROOT, affinity: int | None = None) -> int:
     """Return how many cores this process can use: CPU affinity and the quota of its control group.
 
     Args:
@@ -36,66 +81,8 @@ def available_cores(root: Path = _ROOT, affinity: int | None = None) -> int:
         The smaller of the two, at least 1. A quota of 1.5 cores counts as 2.
     """
     cores = len(affinity_cpus()) if affinity is None else affinity
-    quota = min(_quotas(root), default=math.inf)
-    return max(1, cores if math.isinf(quota) else min(cores, math.ceil(quota)))
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    """Yield each quota that holds for this process, in cores: its own group's and those of the groups above."""
-    fs = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        _, controllers, path = (line.split(":", 2) + ["", ""])[:3]
-        if controllers == "":
-            for mount in (fs, fs / "unified"):
-                yield from filter(None, map(_quota_v2, _group_folders(mount, path)))
-        elif "cpu" in controllers.split(","):
-            for mount in (fs / "cpu", fs / controllers):
-                yield from filter(None, map(_quota_v1, _group_folders(mount, path)))
-
-
-def _group_folders(mount: Path, path: str) -> list[Path]:
-    # A container sees its own group as the mount's root while /proc may name the host's path: folders that are not
-    # there simply read as no quota. ".." means a group outside of what can be seen.
-    parts = [part for part in path.split("/") if part not in ("", "..")]
-    return [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
-
-
-def _quota_v2(folder: Path) -> float | None:
-    quota, _, period = _read(folder / "cpu.max").strip().partition(" ")
-    return _ratio(quota, period)
-
-
-def _quota_v1(folder: Path) -> float | None:
-    return _ratio(_read(folder / "cpu.cfs_quota_us").strip(), _read(folder / "cpu.cfs_period_us").strip())
-
-
-def _ratio(quota: str, period: str) -> float | None:
-    """Return quota / period; ``None`` for no quota ("max", -1) or unreadable text."""
-    if quota.isdecimal() and period.isdecimal() and int(quota) > 0 and int(period) > 0:
-        return int(quota) / int(period)
-    return None
-
-
-def thread_env(
-    cores: int, local_workers: int, environ: Mapping[str, str], threads_per_worker: int | None = None
-) -> dict[str, str]:
-    """Return the thread variables of each local worker.
-
-    Without them each process makes a pool as large as the machine, blind to its siblings and to quotas.
-
-    Args:
-        cores: Cores for all local workers together.
-        local_workers: Number of workers on this machine.
-        environ: The user's environment: what it sets is kept.
-        threads_per_worker: The configuration's explicit number; it beats the environment.
-
-    Returns:
-        All three variables: max(1, cores // local_workers) threads each, unless said otherwise.
-    """
-    if threads_per_worker is not None:
-        return dict.fromkeys(THREAD_VARIABLES, str(threads_per_worker))
-    share = str(max(1, cores // local_workers))
-    return {name: environ.get(name) or share for name in THREAD_VARIABLES}
+    quota = procfs.cpu_quota(root)
+    return max(1, cores if quota is None else min(cores, math.ceil(quota)))
 
 
 def oversubscribed(cores: int, workers: int) -> str | None:
@@ -105,30 +92,54 @@ def oversubscribed(cores: int, workers: int) -> str | None:
     return f"{workers} workers share {cores} {'core' if cores == 1 else 'cores'}: they will take turns, not run faster"
 
 
-def cpu_sets(
-    cores: int, workers: int, cpus: Sequence[int] | None = None, nodes: Sequence[frozenset[int]] = ()
-) -> tuple[frozenset[int] | None, ...]:
-    """Return the CPUs that each local worker is pinned to; ``None`` leaves it to the scheduler.
-
-    Up to one worker a core the scheduler places better than a pin, within the worker's NUMA node. Beyond, worker i
-    runs on CPU i modulo cores, so that none moves. Where a quota, not the CPU set, is the limit, nobody is pinned:
-    other groups' pins would fall on the same first CPUs.
+def numa_nodes(cpus: Sequence[int], root: Path = procfs.ROOT) -> tuple[frozenset[int], ...]:
+    """Return the CPUs of each NUMA node that this process may run on, nodes without any left out.
 
     Args:
-        cores: What :func:`available_cores` says.
-        workers: Number of workers on this machine.
-        cpus: Numbers of the allowed CPUs; ``None`` for 0..cores-1.
-        nodes: The allowed CPUs of each NUMA node.
+        cpus: Numbers of the allowed CPUs.
+        root: Where ``sys`` lies.
     """
-    allowed = tuple(range(cores)) if cpus is None else tuple(cpus)
-    if len(allowed) > cores:
+    folder = root / "sys/devices/system/node"
+    names = (path.name for path in folder.glob("node*")) if folder.is_dir() else ()
+    numbers = sorted(int(name[4:]) for name in names if name[4:].isdecimal())
+    allowed = frozenset(cpus)
+    nodes = (_parse_cpu_list(procfs.read_text(folder / f"node{number}" / "cpulist")) & allowed for number in numbers)
+    return tuple(filter(None, nodes))
+
+
+def _parse_cpu_list(text: str) -> frozenset[int]:
+    """Return the numbers of a kernel's list such as ``0-3,8,10-11``; anything else in it is left out."""
+    found: set[int] = set()
+    for part in text.strip().split(","):
+        if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
+            found.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return frozenset(found)
+
+
+def _spread_over_nodes(workers: int, nodes: Sequence[frozenset[int]]) -> tuple[frozenset[int] | None, ...]:
+    """Return the CPUs that each worker of this machine is kept on; ``None`` leaves it to the scheduler.
+
+    Neighbouring ranks share a node, each node has a part of the workers in proportion to its CPUs, and a worker may use
+    all CPUs of its node. With one node, with fewer workers than nodes (each may want more threads than a node has
+    CPUs), or with more workers than CPUs, nobody is kept anywhere.
+
+    Args:
+        workers: Number of workers on this machine.
+        nodes: What :func:`numa_nodes` says.
+    """
+    total = sum(map(len, nodes))
+    if len(nodes) < 2 or workers < len(nodes) or workers > total:
         return (None,) * workers
-    if workers <= cores:
-        return spread_over_nodes(workers, nodes)
-    return tuple(frozenset({allowed[worker % len(allowed)]}) for worker in range(workers))
+    ends, counted = [], 0
+    for node in nodes:
+        counted += len(node)
+        ends.append(counted / total)
+    # A worker belongs to the node that its middle falls into, all CPUs and all workers laid out from 0 to 1.
+    places = [next(i for i, end in enumerate(ends) if (worker + 0.5) / workers <= end) for worker in range(workers)]
+    return tuple(nodes[place] for place in places)
 
 
-def visible_gpus(environ: Mapping[str, str], root: Path = _ROOT) -> tuple[str, ...]:
+def visible_gpus(environ: Mapping[str, str], root: Path = procfs.ROOT) -> tuple[str, ...]:
     """Return the names of the GPUs that this process may use, without asking a driver.
 
     Args:
@@ -141,9 +152,7 @@ def visible_gpus(environ: Mapping[str, str], root: Path = _ROOT) -> tuple[str, .
     """
     listed = environ.get(GPU_VARIABLE)
     if listed is None:
-        folder = root / "proc/driver/nvidia/gpus"
-        count = sum(1 for _ in folder.iterdir()) if folder.is_dir() else 0
-        return tuple(str(number) for number in range(count))
+        return tuple(map(str, range(procfs.nvidia_gpus(root))))
     gpus: list[str] = []
     for entry in map(str.strip, listed.split(",")):
         if not entry or entry.startswith("-") or entry.lower() in ("nodevfiles", "none", "void"):
@@ -154,43 +163,50 @@ def visible_gpus(environ: Mapping[str, str], root: Path = _ROOT) -> tuple[str, .
     return tuple(gpus)
 
 
+def choose_device(requested: str, gpus: Sequence[str]) -> Device:
+    """Return what the workers compute on.
+
+    Args:
+        requested: ``auto`` (GPUs where any is visible), ``cpu`` or ``gpu``.
+        gpus: Visible GPUs.
+
+    Raises:
+        UsageError: GPUs are asked for and none is visible.
+    """
+    if requested == "gpu" and not gpus:
+        raise UsageError(
+            "expected a GPU for cluster.device=gpu, received none: no GPU is visible",
+            where="cluster.device",
+            hint=f"--set cluster.device=cpu, or check {GPU_VARIABLE} and the driver",
+        )
+    return "gpu" if gpus and requested != "cpu" else "cpu"
+
+
 def share_gpus(
     gpus: Sequence[str],
-    local_workers: int,
+    workers: int,
     *,
     workers_option: str = "--workers",
     cpu_option: str = "--set cluster.device=cpu",
-) -> tuple[str | None, ...]:
-    """Return each local worker's ``CUDA_VISIBLE_DEVICES``.
+) -> tuple[tuple[str, ...], ...]:
+    """Return each local worker's GPUs: equal, contiguous shares.
 
     Args:
-        gpus: What :func:`visible_gpus` says.
-        local_workers: Number of workers on this machine.
+        gpus: What :func:`visible_gpus` says; may be empty.
+        workers: Number of workers on this machine.
         workers_option: The option that sets the number of workers, for the hint.
         cpu_option: What trains without GPUs, for the hint.
-
-    Returns:
-        Equal contiguous shares; ``None`` (leave the variable as it is) for every worker where there is no GPU.
 
     Raises:
         UsageError: The GPUs cannot be shared out equally. Two workers on one GPU would fight for its memory, and
             unequal workers cannot take part in one collective.
     """
-    if not gpus:
-        return (None,) * local_workers
-    each, rest = divmod(len(gpus), local_workers)
+    each, rest = divmod(len(gpus), workers)
     if rest:
         raise UsageError(
             f"expected the same number of GPUs for every worker, received {len(gpus)} "
-            f"{'GPU' if len(gpus) == 1 else 'GPUs'} for {local_workers} workers",
+            f"{'GPU' if len(gpus) == 1 else 'GPUs'} for {workers} workers",
             where=GPU_VARIABLE,
             hint=f"{workers_option} {len(gpus)}, or without GPUs: {cpu_option}",
         )
-    return tuple(",".join(gpus[each * worker : each * (worker + 1)]) for worker in range(local_workers))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+    return tuple(tuple(gpus[each * worker : each * (worker + 1)]) for worker in range(workers))

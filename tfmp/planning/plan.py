@@ -1,78 +1,36 @@
 """The plan of a run: what every worker will be given, worked out before anything starts.
 
-Pure: the same input gives the same plan. Cores, GPUs, ports and the environment are passed in.
+Pure: the same input gives the same plan. The host and its environment are passed in; ports come last.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
 
-from tfmp.cluster.spec import Address, ClusterSpec
+from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
+from tfmp.errors import UsageError
 from tfmp.planning.batches import BatchPlan, plan_batches
 from tfmp.planning.collective import Collective, resolve_collective
-from tfmp.planning.devices import choose_device, mirrored_devices
-from tfmp.planning.host import GPU_VARIABLE, cpu_sets, oversubscribed, share_gpus, thread_env
-from tfmp.planning.proxy import no_proxy_env
+from tfmp.planning.environment import no_proxy_env, thread_env
+from tfmp.planning.host import GPU_VARIABLE, Device, Host, choose_device, oversubscribed, share_gpus
+from tfmp.planning.layout import Layout, mirrored_gpus
+from tfmp.text import count
 
+if TYPE_CHECKING:
+    from tfmp.config.schema import RunConfig
+    from tfmp.data.entry import DatasetHeader
+
+Compiled = Literal["none", "apply", "all"]
+
+#: From so many updated parameters on, over all steps, compiling pays for itself (see :func:`compiled_parts`).
+COMPILE_FROM_UPDATES = 600_000_000
 WORKER_COLUMNS = ("rank", "task", "address", "replicas", "samples a step", "threads", "CPUs", "GPUs")
-
-
-@dataclass(frozen=True)
-class PlanInput:
-    """Everything that a plan depends on.
-
-    Attributes:
-        batch_size: Global batch: samples of a step over all replicas.
-        train_samples: Training samples, after any limit.
-        validation_samples: Validation samples, after any limit; 0 for none.
-        cores: Cores of this machine that may be used.
-        strategy: ``multi-worker`` (processes) or ``mirrored`` (one process).
-        workers: Local workers of a multi-worker run; ``ports`` holds one port each.
-        ports: Ports of the local workers.
-        host: Host of the local workers.
-        cluster: A cluster whose addresses are known; ``workers``, ``ports`` and ``host`` are then not used.
-        local_ranks: With ``cluster``: the ranks on this machine, which share its cores and GPUs.
-        devices: Mirrored: number of replicas. ``None``: every visible GPU, on the CPU one.
-        device: ``auto`` takes GPUs where any is visible.
-        collective: ``auto``, ``shm``, ``hierarchical``, ``ring`` or ``nccl``.
-        gpus: Visible GPUs, by the names that CUDA_VISIBLE_DEVICES knows.
-        cpus: Numbers of the CPUs that may be used; ``None`` for 0..cores-1.
-        numa_nodes: The usable CPUs of each NUMA node.
-        environ: The environment that the workers inherit.
-        threads_per_worker: ``None``: cores over local workers.
-        epochs: Epochs, for the description.
-        steps_per_epoch: ``None``: one pass over the training samples.
-        steps_per_execution: ``None``: chosen.
-        parameters: Of the model; ``None`` if not known.
-        validation_batch_size: Global batch of the evaluation.
-    """
-
-    batch_size: int
-    train_samples: int
-    validation_samples: int
-    cores: int
-    strategy: Literal["multi-worker", "mirrored"] = "multi-worker"
-    workers: int = 1
-    ports: tuple[int, ...] = ()
-    host: str = "127.0.0.1"
-    cluster: ClusterSpec | None = None
-    local_ranks: tuple[int, ...] = ()
-    devices: int | None = None
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    collective: Literal["auto", "shm", "hierarchical", "ring", "nccl"] = "auto"
-    gpus: tuple[str, ...] = ()
-    cpus: tuple[int, ...] | None = None
-    numa_nodes: tuple[frozenset[int], ...] = ()
-    environ: Mapping[str, str] = field(default_factory=dict)
-    threads_per_worker: int | None = None
-    epochs: int = 1
-    steps_per_epoch: int | None = None
-    steps_per_execution: int | None = None
-    parameters: int | None = None
-    validation_batch_size: int = 1000
+_LOCAL_HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True)
@@ -81,33 +39,49 @@ class WorkerPlan:
 
     Attributes:
         rank: Its rank.
-        task_type: ``chief`` or ``worker``.
-        task_index: Its index among the tasks of that type.
-        address: ``host:port``; ``None`` for the mirrored strategy, which has no network.
-        tf_config: Its TF_CONFIG; ``None`` for the mirrored strategy.
         local: Whether it runs on this machine. Of other machines only cluster and batch are known here.
         env: Variables to set over the inherited environment, TF_CONFIG among them.
         unset: Variables to remove from the inherited environment.
         cpus: CPUs it is pinned to; ``None`` for no pinning.
-        threads: Value of TF_NUM_INTRAOP_THREADS: threads of one operation. ``None`` on another machine.
         gpus: Its GPUs.
         replicas: Its number of replicas.
         samples: Samples of a full step, over its replicas.
+        task_type: ``chief`` or ``worker``.
+        task_index: Its index among the tasks of that type.
+        address: ``host:port``; ``None`` without a cluster, or before the ports are known.
+        tf_config: Its TF_CONFIG; ``None`` where it has no address.
     """
 
     rank: int
-    task_type: str
-    task_index: int
-    address: str | None
-    tf_config: str | None
     local: bool
     env: Mapping[str, str]
     unset: tuple[str, ...]
     cpus: frozenset[int] | None
-    threads: str | None
     gpus: tuple[str, ...]
     replicas: int
     samples: int
+    task_type: str = "worker"
+    task_index: int = 0
+    address: str | None = None
+    tf_config: str | None = None
+
+    @property
+    def threads(self) -> str | None:
+        """Threads of one operation of TensorFlow; ``None`` on another machine."""
+        return self.env.get("TF_NUM_INTRAOP_THREADS")
+
+    def in_cluster(self, cluster: ClusterSpec) -> WorkerPlan:
+        """Return the same worker with its task, address and TF_CONFIG."""
+        task_type, task_index = cluster.task(self.rank)
+        tf_config = make_tf_config(cluster, task_type, task_index)
+        return replace(
+            self,
+            task_type=task_type,
+            task_index=task_index,
+            address=str(cluster.address(self.rank)),
+            tf_config=tf_config,
+            env={**self.env, "TF_CONFIG": tf_config} if self.local else self.env,
+        )
 
 
 @dataclass(frozen=True)
@@ -115,26 +89,54 @@ class Plan:
     """The whole run.
 
     Attributes:
-        strategy: ``multi-worker`` or ``mirrored``.
-        device: ``cpu`` or ``gpu``.
-        replicas: Replicas over all workers: copies of the model that compute in step.
+        layout: Processes, devices and replicas.
+        device: What the workers compute on.
         collective: What sums the gradients, and why.
         batch: Batches and steps.
         epochs: Epochs.
+        compiled: Which parts of a step are compiled with XLA.
         workers: The workers, by rank.
         warnings: Sentences that the user should read.
         hosts: The host of each worker, as a number: by the addresses alone.
     """
 
-    strategy: str
-    device: str
-    replicas: int
+    layout: Layout
+    device: Device
     collective: Collective
     batch: BatchPlan
     epochs: int
+    compiled: Compiled
     workers: tuple[WorkerPlan, ...]
     warnings: tuple[str, ...]
     hosts: tuple[int, ...]
+
+    @property
+    def strategy(self) -> str:
+        """The strategy's name, to be shown."""
+        return self.layout.kind
+
+    @property
+    def replicas(self) -> int:
+        """Copies of the model that compute in step, over all workers."""
+        return self.layout.replicas
+
+    @property
+    def port_count(self) -> int:
+        """How many ports :meth:`with_ports` expects: one for each worker that has no address yet."""
+        return sum(worker.address is None for worker in self.workers) if self.layout.is_multi_process else 0
+
+    def with_ports(self, ports: Sequence[int]) -> Plan:
+        """Return the plan of a local run with its workers' ports, by rank.
+
+        Raises:
+            ValueError: More or fewer ports than :attr:`port_count`.
+        """
+        if len(ports) != self.port_count:
+            raise ValueError(f"expected {self.port_count} ports, received {len(ports)}")
+        return self._in_cluster(ClusterSpec.local(_LOCAL_HOST, ports)) if ports else self
+
+    def _in_cluster(self, cluster: ClusterSpec) -> Plan:
+        return replace(self, workers=tuple(worker.in_cluster(cluster) for worker in self.workers))
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the run as rows of (label, value)."""
@@ -144,9 +146,9 @@ class Plan:
             steps += f" (one pass over the samples: {batch.steps_per_pass:,})"
         elif batch.last_batch_samples != batch.global_batch:
             steps += f" (the last with {batch.last_batch_samples:,} samples)"
-        validation = f"{batch.validation_samples:,} samples in {_count(batch.validation_steps, 'step')}"
+        validation = f"{batch.validation_samples:,} samples in {count(batch.validation_steps, 'step')}"
         return [
-            ("strategy", f"{self.strategy}, {_count(len(self.workers), 'worker')}"),
+            ("strategy", f"{self.strategy}, {count(len(self.workers), 'worker')}"),
             ("replicas", f"{self.replicas} on {self.device.upper()}"),
             ("collective", f"{self.collective.name}: {self.collective.reason}"),
             ("global batch", f"{batch.global_batch:,} samples"),
@@ -176,152 +178,171 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain dicts, lists, numbers and texts, ready for ``json.dumps``."""
-        plan = asdict(self)
-        plan["collective"] = self.collective._asdict()
-        plan["workers"] = [
-            {**asdict(worker), "cpus": None if worker.cpus is None else sorted(worker.cpus)} for worker in self.workers
-        ]
-        return plan
+        return {
+            "strategy": self.strategy,
+            "device": self.device,
+            "replicas": self.replicas,
+            "collective": self.collective._asdict(),
+            "batch": asdict(self.batch),
+            "epochs": self.epochs,
+            "workers": [_worker_json(worker) for worker in self.workers],
+            "warnings": self.warnings,
+            "hosts": self.hosts,
+        }
 
 
-def make_plan(inputs: PlanInput) -> Plan:
+def make_plan(
+    config: RunConfig, dataset: DatasetHeader, host: Host, cluster: ClusterSpec | None = None, ranks: Sequence[int] = ()
+) -> Plan:
     """Work out a run.
 
     Args:
-        inputs: Configuration, machine and data.
-
-    Returns:
-        The plan.
+        config: The configuration.
+        dataset: What the data set holds.
+        host: What this machine offers the workers that run on it.
+        cluster: The workers' addresses. ``None``: as many workers on this machine as the configuration says, whose
+            ports :meth:`Plan.with_ports` adds.
+        ranks: With ``cluster``: the workers on this machine, which share what it offers.
 
     Raises:
         UsageError: Fewer samples or a smaller batch than replicas, GPUs that are asked for but not there or cannot be
-            shared equally, a collective that does not fit.
-        ValueError: A port is missing, or local ranks are not given.
+            shared equally, a collective that does not fit, labels of one class, or addresses in the configuration and
+            no ``cluster``.
+        ValueError: A cluster, and no ranks.
     """
-    device = choose_device(inputs.device, inputs.gpus)
-    if inputs.strategy == "mirrored":
-        cluster = None
-        size = 1
-        gpu_shares, replicas_each = mirrored_devices(device, inputs.devices, inputs.gpus)
-        local_ranks: tuple[int, ...] = (0,)
+    _check_classes(config, dataset)
+    size = cluster.size if cluster else _local_workers(config)
+    if cluster is None:
+        ranks = range(size)
+    elif not ranks:
+        raise ValueError("expected the ranks of this machine, received none")
+    device = choose_device(config.cluster.device, host.gpus)
+    if config.cluster.is_multi_process:
+        shares = share_gpus(host.gpus if device == "gpu" else (), len(ranks))
+        devices_per_worker = max(1, len(shares[0]))
     else:
-        cluster, local_ranks = _cluster(inputs)
-        size = cluster.size
-        gpu_shares = share_gpus(inputs.gpus if device == "gpu" else (), len(local_ranks))
-        replicas_each = max(1, len(_names(gpu_shares[0])))
-    replicas = size * replicas_each
-    hosts = _hosts(cluster)
-    collective = resolve_collective(
-        inputs.collective,
-        strategy=inputs.strategy,
-        hosts=hosts,
-        replicas=replicas,
+        gpus, devices_per_worker = mirrored_gpus(device, config.cluster.devices, host.gpus)
+        shares = (gpus,)
+    layout = Layout.data_parallel(config.cluster.strategy, size, devices_per_worker)
+    hosts = cluster.host_numbers if cluster else (0,) * size
+    collective = resolve_collective(config.cluster.collective, layout, hosts, device)
+    train_samples = _limited(dataset.train_samples, config.data.limit_train)
+    validation_samples = _limited(dataset.validation_samples, config.data.limit_validation)
+    parameters = None if config.model.factory else count_parameters(config, dataset)
+    batch = plan_batches(layout, config.training, train_samples, validation_samples, parameters)
+    env = thread_env(host.cores, len(ranks), host.environ, config.cluster.threads_per_worker)
+    if layout.is_multi_process:
+        env |= no_proxy_env(host.environ, cluster.hosts if cluster else [_LOCAL_HOST])
+    if device == "cpu" and host.gpus:
+        env[GPU_VARIABLE] = ""
+    made = Plan(
+        layout=layout,
         device=device,
-    )
-    batch = plan_batches(
-        replicas=replicas,
-        party="worker" if replicas == size else "replica",
-        batch_size=inputs.batch_size,
-        train_samples=inputs.train_samples,
-        validation_samples=inputs.validation_samples,
-        validation_batch_size=inputs.validation_batch_size,
-        steps_per_epoch=inputs.steps_per_epoch,
-        steps_per_execution=inputs.steps_per_execution,
-        parameters=inputs.parameters,
-    )
-    workers = _workers(inputs, cluster, local_ranks, gpu_shares, replicas_each, batch, hide_gpus=device == "cpu")
-    return Plan(
-        strategy=inputs.strategy,
-        device=device,
-        replicas=replicas,
         collective=collective,
         batch=batch,
-        epochs=inputs.epochs,
-        workers=workers,
-        warnings=_warnings(inputs, len(local_ranks)),
+        epochs=config.training.epochs,
+        compiled=compiled_parts(config, layout, device, batch.steps_per_epoch, parameters),
+        workers=_workers(layout, batch, env, ranks, shares, host.cpu_sets(len(ranks))),
+        warnings=_warnings(host, len(ranks), batch),
         hosts=hosts,
     )
+    return made._in_cluster(cluster) if cluster else made
 
 
-def _hosts(cluster: ClusterSpec | None) -> tuple[int, ...]:
-    if cluster is None:
-        return (0,)
-    names = [address.identity[0] for address in cluster.addresses]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    return tuple(numbers[name] for name in names)
+def compiled_parts(
+    config: RunConfig, layout: Layout, device: Device, steps_per_epoch: int, parameters: int | None
+) -> Compiled:
+    """Return which parts of a step are compiled with XLA, by a rule that pays.
+
+    A function of what all workers know alone: it changes bits of the result. On CPUs (`benchmarks/step.py`) a compiled
+    *apply* saves 0.6 ns a parameter and step, and costs 0.35 s at the start; a compiled *forward and backward* is no
+    faster at 16 rows and slower at 128.
+
+    Args:
+        config: The configuration.
+        layout: The replicas.
+        device: What they compute on.
+        steps_per_epoch: Steps of an epoch.
+        parameters: Of the model; ``None`` if not known.
+    """
+    if config.training.jit_compile is not None:
+        return "all" if config.training.jit_compile else "none"
+    if parameters is None or not layout.is_multi_process or device != "cpu":
+        return "none"
+    updates = config.training.epochs * steps_per_epoch * parameters
+    return "apply" if updates >= COMPILE_FROM_UPDATES else "none"
 
 
-def _cluster(inputs: PlanInput) -> tuple[ClusterSpec, tuple[int, ...]]:
-    if inputs.cluster is not None:
-        if not inputs.local_ranks:
-            raise ValueError("expected the ranks of this machine (local_ranks), received none")
-        return inputs.cluster, inputs.local_ranks
-    if len(inputs.ports) != inputs.workers:
-        raise ValueError(f"expected {inputs.workers} ports, received {len(inputs.ports)}")
-    cluster = ClusterSpec(tuple(Address(inputs.host, port) for port in inputs.ports))
-    return cluster, tuple(range(inputs.workers))
+def count_parameters(config: RunConfig, dataset: DatasetHeader) -> int:
+    """Return the trainable parameters of the built-in MLP."""
+    widths = [math.prod(dataset.image_shape), *config.model.units, dataset.classes]
+    normalized = 2 * sum(config.model.units) if config.model.batch_normalization else 0
+    return sum(a * b + b for a, b in itertools.pairwise(widths)) + normalized
+
+
+def _check_classes(config: RunConfig, dataset: DatasetHeader) -> None:
+    if dataset.classes < 2 and config.model.factory is None:  # one output of a softmax is always 1: a loss of 0
+        raise UsageError(
+            "expected labels of two classes or more, found one class only",
+            where=f"data set {dataset.name}",
+            hint="check the labels; a model of your own (model.factory) may do without classes",
+        )
+
+
+def _local_workers(config: RunConfig) -> int:
+    if config.cluster.worker_addresses is not None:
+        raise UsageError(
+            "tfmp train starts workers on this machine only: expected a number of workers, received addresses",
+            where="cluster.workers",
+            hint="give a number (--workers 4), or run tfmp worker with its --index on each host",
+        )
+    return config.cluster.worker_count
 
 
 def _workers(
-    inputs: PlanInput,
-    cluster: ClusterSpec | None,
-    local_ranks: tuple[int, ...],
-    gpu_shares: tuple[str | None, ...],
-    replicas_each: int,
+    layout: Layout,
     batch: BatchPlan,
-    *,
-    hide_gpus: bool,
+    env: Mapping[str, str],
+    ranks: Sequence[int],
+    gpu_shares: Sequence[tuple[str, ...]],
+    pins: Sequence[frozenset[int] | None],
 ) -> tuple[WorkerPlan, ...]:
-    shared_env = thread_env(inputs.cores, len(local_ranks), inputs.environ, inputs.threads_per_worker)
-    if cluster is not None:
-        shared_env |= no_proxy_env(inputs.environ, cluster.hosts)
-    if hide_gpus and inputs.gpus:
-        shared_env[GPU_VARIABLE] = ""
-    pins = cpu_sets(inputs.cores, len(local_ranks), inputs.cpus, inputs.numa_nodes)
     workers = []
-    for rank in range(cluster.size if cluster else 1):
-        task_type, task_index = cluster.task(rank) if cluster else ("worker", 0)
-        tf_config = make_tf_config(cluster, task_type, task_index) if cluster else None
-        place = local_ranks.index(rank) if rank in local_ranks else None
-        gpus = gpu_shares[place] if place is not None else None
-        env: dict[str, str] = {}
-        if place is not None:
-            env = dict(shared_env)
-            if tf_config:
-                env["TF_CONFIG"] = tf_config
-            if gpus is not None:
-                env[GPU_VARIABLE] = gpus
+    for rank in range(layout.workers):
+        local = ranks.index(rank) if rank in ranks else None
+        gpus = gpu_shares[local] if local is not None else ()
+        first = layout.first_replica(rank)
         workers.append(
             WorkerPlan(
                 rank=rank,
-                task_type=task_type,
-                task_index=task_index,
-                address=str(cluster.address(rank)) if cluster else None,
-                tf_config=tf_config,
-                local=place is not None,
-                env=env,
+                local=local is not None,
+                env={} if local is None else {**env, GPU_VARIABLE: ",".join(gpus)} if gpus else dict(env),
                 # An inherited cluster would make TensorFlow look for peers that have no part in this run.
-                unset=() if cluster else ("TF_CONFIG",),
-                cpus=pins[place] if place is not None else None,
-                threads=env.get("TF_NUM_INTRAOP_THREADS"),
-                gpus=_names(gpus),
-                replicas=replicas_each,
-                samples=sum(batch.shares[rank * replicas_each : (rank + 1) * replicas_each]),
+                unset=() if layout.is_multi_process else ("TF_CONFIG",),
+                cpus=pins[local] if local is not None else None,
+                gpus=gpus,
+                replicas=layout.replicas_per_worker,
+                samples=sum(batch.shares[first : first + layout.replicas_per_worker]),
             )
         )
     return tuple(workers)
 
 
-def _warnings(inputs: PlanInput, local_workers: int) -> tuple[str, ...]:
+def _warnings(host: Host, local_workers: int, batch: BatchPlan) -> tuple[str, ...]:
     found = []
-    if crowded := oversubscribed(inputs.cores, local_workers):
+    if crowded := oversubscribed(host.cores, local_workers):
         found.append(crowded)
-    if inputs.batch_size > inputs.train_samples:
+    if batch.global_batch > batch.train_samples:
         found.append(
-            f"the global batch of {inputs.batch_size:,} is larger than the {inputs.train_samples:,} training samples: "
+            f"the global batch of {batch.global_batch:,} is larger than the {batch.train_samples:,} training samples: "
             "every step takes all of them"
         )
     return tuple(found)
+
+
+def _worker_json(worker: WorkerPlan) -> dict[str, Any]:
+    cpus = None if worker.cpus is None else sorted(worker.cpus)
+    return {**asdict(worker), "cpus": cpus, "threads": worker.threads}
 
 
 def _cpu_text(worker: WorkerPlan) -> str:
@@ -330,9 +351,5 @@ def _cpu_text(worker: WorkerPlan) -> str:
     return "any" if worker.cpus is None else ",".join(map(str, sorted(worker.cpus)))
 
 
-def _names(gpus: str | None) -> tuple[str, ...]:
-    return tuple(gpus.split(",")) if gpus else ()
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+def _limited(samples: int, limit: int | None) -> int:
+    return samples if limit is None else min(samples, limit)

@@ -12,19 +12,17 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tfmp.checkpoint.format import load_checkpoint
-from tfmp.config import RunConfig, load_run_config
+from tfmp.config import RunConfig
 from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
 from tfmp.distribute.control import FitControl
 from tfmp.errors import EXIT_TERMINATED, TfmpError
 from tfmp.planning.host import available_cores
+from tfmp.planning.task import ShmJoin, WorkerTask
 from tfmp.rundir.layout import RunFolder
 
 if TYPE_CHECKING:
@@ -33,43 +31,6 @@ if TYPE_CHECKING:
     from tfmp.workers.events import EventChannel
 
 _LAUNCHERS_FIRST_S = 10.0
-
-
-@dataclass(frozen=True)
-class WorkerTask:
-    """What the launcher tells one worker (the payload, as values).
-
-    Attributes:
-        run_dir: The run folder; its ``config.yaml`` is the configuration.
-        data_header: Header file of the decoded data set on this machine.
-        rank: This worker's rank.
-        replicas: Replicas over all workers.
-        first_replica: Rank of this worker's first replica.
-        local_replicas: Replicas of this worker.
-        gpus: Whether the replicas are GPUs.
-        collective: How gradients are summed over workers.
-        compiled: Which parts of the step are compiled with XLA: ``none``, ``apply`` or ``all``.
-        meeting: Where this host's workers share memory (see :meth:`tfmp.agent.shm_setup.ShmSetup.of`), if they do.
-        steps_per_epoch: Optimizer steps of an epoch.
-        steps_per_execution: Steps of one call of the train function.
-        resume: Checkpoint file to go on from; ``None``: from the start.
-        drills: Faults to commit on purpose (see :mod:`tfmp.agent.failures.injection`).
-    """
-
-    run_dir: str
-    data_header: str
-    rank: int
-    replicas: int
-    first_replica: int
-    local_replicas: int
-    gpus: bool
-    collective: str
-    steps_per_epoch: int
-    steps_per_execution: int
-    compiled: Literal["none", "apply", "all"]
-    meeting: Mapping[str, Any] | None = None
-    resume: str | None = None
-    drills: tuple[dict[str, Any], ...] = ()
 
 
 def main(payload: dict[str, Any], channel: EventChannel) -> None:
@@ -82,7 +43,7 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
     tempfile.tempdir = None  # the fork server has its own: this worker's folder goes with the attempt
     control = FitControl()
     try:
-        train(WorkerTask(**payload), channel, control)
+        train(WorkerTask.from_json(payload), channel, control)
     except TfmpError as error:
         channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
         print(error.render(), file=sys.stderr, flush=True)
@@ -106,24 +67,24 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     from tfmp.trainer.faults import FaultInjector, Send
     from tfmp.trainer.model import build_callbacks, build_model, set_precision
 
-    folder = RunFolder(Path(task.run_dir))
-    config = load_run_config(folder.config)
+    folder = RunFolder(task.run_dir)
+    config, layout, on_gpus = task.config, task.layout, task.device == "gpu"
     chief = task.rank == 0
-    resume = load_checkpoint(Path(task.resume)) if task.resume else None
+    resume = load_checkpoint(task.resume) if task.resume else None
     spec = StrategySpec(
-        kind=config.cluster.strategy,
-        replicas=task.replicas,
-        local_devices=task.local_replicas,
-        gpus=task.gpus,
-        collective="nccl" if task.collective == "nccl" else "ring",
+        kind=layout.kind,
+        replicas=layout.replicas,
+        local_devices=layout.devices_per_worker,
+        gpus=on_gpus,
+        collective=task.collective.communication,
     )
-    if task.compiled != "none" and not task.gpus:
+    if task.compiled != "none" and not on_gpus:
         compute_in_order()
     # The launchers notice silence first: they know whose it is.
     with peers_may_be_silent_for(config.cluster.heartbeat_timeout_s + _LAUNCHERS_FIRST_S):
         # The strategy comes before anything else that touches TensorFlow.
         strategy = build_strategy(spec)
-    if task.gpus:
+    if on_gpus:
         # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
         tf.config.experimental.enable_op_determinism()
     # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
@@ -133,14 +94,14 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
 
     set_precision(config.training.precision)
     keras.utils.set_random_seed(config.training.seed)
-    arrays = open_cached(task.data_header)
+    arrays = open_cached(str(task.data_header))
     with strategy.scope():
         total_steps = config.training.epochs * task.steps_per_epoch
         model = build_model(config, arrays.image_shape, arrays.classes, total_steps)
         callbacks = build_callbacks(config.training)
         model.steps_per_execution = _steps_per_execution(config, task, model, callbacks)
         feed, validation_feed, validation_steps = _feeds(config, task, arrays, model.steps_per_execution)
-        reducer = _shared_memory(task, model, strategy, config.cluster.start_timeout_s) if task.meeting else None
+        reducer = _shared_memory(task, task.shm, model, strategy) if task.shm else None
         bridge(
             model,
             feed=feed,
@@ -170,12 +131,12 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         enabled=config.run.checkpoints,
         every_s=config.run.checkpoint_every_s,
         chief=chief,
-        facts={"settings": identity(config), "collective": task.collective, "replicas": task.replicas},
+        facts={"settings": identity(config), "collective": task.collective.name, "replicas": layout.replicas},
     )
     send: Send = channel.send
     drills = None
-    if task.drills:
-        drills = FaultInjector(list(task.drills), control, steps, folder.checkpoints)
+    if task.faults:
+        drills = FaultInjector(list(task.faults), control, steps, folder.checkpoints)
         send = drills.watching(channel.send)
         callbacks.append(drills)
     checkpoints = Checkpoints(policy, control, send, steps_per_epoch=steps)
@@ -227,7 +188,7 @@ def _steps_per_execution(config: RunConfig, task: WorkerTask, model: Any, callba
 
     if config.training.steps_per_execution is not None:
         return task.steps_per_execution
-    rows = -(-config.training.batch_size // task.replicas)
+    rows = -(-config.training.batch_size // task.layout.replicas)
     own_model = model if config.model.factory else None
     steps = steps_for_user_code(own_model, callbacks, task.steps_per_execution, rows)
     if steps != task.steps_per_execution:
@@ -241,18 +202,18 @@ def _feeds(
     """The training feed, the validation feed and the number of validation steps."""
     from tfmp.distribute.feed import Feed, FeedPlan
 
-    data, training = config.data, config.training
+    data, training, layout = config.data, config.training, task.layout
     train_images, train_labels = arrays.train.images[: data.limit_train], arrays.train.labels[: data.limit_train]
     images = arrays.validation.images[: data.limit_validation]
     labels = arrays.validation.labels[: data.limit_validation]
-    validation_batch = max(min(training.validation_batch_size, len(images)), task.replicas)
+    validation_batch = max(min(training.validation_batch_size, len(images)), layout.replicas)
 
     def plan(batch_size: int, shuffle: bool, steps: int | None) -> FeedPlan:
         return FeedPlan(
             batch_size=batch_size,
-            replicas=task.replicas,
-            first_replica=task.first_replica,
-            local_replicas=task.local_replicas,
+            replicas=layout.replicas,
+            first_replica=layout.first_replica(task.rank),
+            local_replicas=layout.replicas_per_worker,
             seed=training.seed,
             shuffle=shuffle,
             steps_per_epoch=steps,
@@ -266,27 +227,25 @@ def _feeds(
     )
 
 
-def _shared_memory(task: WorkerTask, model: Any, strategy: Any, timeout_s: float) -> Reducer:
-    """Meet the other workers of this host, with room for the model's gradient in one piece."""
+def _shared_memory(task: WorkerTask, shm: ShmJoin, model: Any, strategy: Any) -> Reducer:
+    """Join the other workers of this host, with room for the model's gradient in one piece."""
     from tfmp.distribute.hosts import HostsReducer, LeaderRing
     from tfmp.distribute.reducers import SharedMemoryReducer
     from tfmp.distribute.shm import SharedMemoryGroup
 
-    assert task.meeting is not None
-    meeting = task.meeting
     gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
     group = SharedMemoryGroup.join(
-        Path(meeting["directory"]),
-        meeting["rank"],
-        meeting["size"],
+        shm.directory,
+        shm.rank,
+        shm.size,
         capacity_bytes=gradient_bytes + 4096,
-        token=bytes.fromhex(meeting["token"]),
-        timeout_s=timeout_s,
-        spin=available_cores() >= meeting["size"],
+        token=bytes.fromhex(shm.token),
+        timeout_s=task.config.cluster.start_timeout_s,
+        spin=available_cores() >= shm.size,
     )
-    if task.collective == "shm":
+    if not task.collective.crosses_hosts:
         return SharedMemoryReducer(group)
-    return HostsReducer(group, task.replicas, LeaderRing(meeting["hosts"], strategy.extended.worker_devices[0]))
+    return HostsReducer(group, task.layout.replicas, LeaderRing(shm.hosts, strategy.extended.worker_devices[0]))
 
 
 def _leave_together(strategy: Any) -> None:

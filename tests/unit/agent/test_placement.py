@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from tfmp.agent.placement import Placement, commands, find_placement, met_addresses, own_dir, share_machine
+from tfmp.agent.placement import Placement, commands, find_placement, met_addresses, own_dir, share_host
 from tfmp.cluster.discovery.found import Discovered
 from tfmp.cluster.spec import Address, ClusterSpec
 from tfmp.errors import UsageError
-from tfmp.planning.inputs import Machine
-from tfmp.planning.plan import PlanInput, make_plan
+from tfmp.planning.host import Host
 from tfmp.rendezvous.identity import Identity
 
-MACHINE = Machine(cores=8, cpus=tuple(range(8)), gpus=("4", "7"), environ={})
+HOST = Host(cores=8, cpus=tuple(range(8)), gpus=("4", "7"), environ={})
 
 
 def place(addresses: list[str], rank: int = 0, **changes: Any) -> Placement:
@@ -23,8 +22,8 @@ def place(addresses: list[str], rank: int = 0, **changes: Any) -> Placement:
     return find_placement(replace(Discovered("manual", "", spec.size, rank, spec=spec), **changes), rank)
 
 
-def shared(where: Placement, machine: Machine = MACHINE, machine_cpus: int = 8) -> tuple[int, tuple[str, ...]]:
-    share = share_machine(machine, where, machine_cpus)
+def shared(where: Placement, host: Host = HOST, machine_cpus: int = 8) -> tuple[int, tuple[str, ...]]:
+    share = share_host(host, where, machine_cpus)
     return share.cores, share.gpus
 
 
@@ -37,16 +36,16 @@ def test_workers_on_one_host_share_its_cores_and_gpus() -> None:
 
 def test_a_scheduler_that_bound_its_tasks_has_shared_the_machine_already() -> None:
     bound = place(["n1:1", "n1:2"], 1, local=(1, 2), bound=True)
-    half = replace(MACHINE, cores=4, cpus=(4, 5, 6, 7))
+    half = replace(HOST, cores=4, cpus=(4, 5, 6, 7))
     assert shared(bound, half)[0] == 4
-    assert shared(bound, MACHINE)[0] == 4
+    assert shared(bound, HOST)[0] == 4
     assert shared(place(["n1:1", "n1:2"], 1), half)[0] == 2, "nobody binds workers that were started by hand"
 
 
 def test_gpus_given_to_each_task_are_its_own() -> None:
-    own = replace(MACHINE, gpus=("0",))
+    own = replace(HOST, gpus=("0",))
     assert shared(place(["n1:1", "n1:2"], 1, local=(1, 2), bound=True), own)[1] == ("0",)
-    per_task = replace(MACHINE, environ={"SLURM_GPUS_PER_TASK": "2"})
+    per_task = replace(HOST, environ={"SLURM_GPUS_PER_TASK": "2"})
     assert shared(place(["n1:1", "n1:2"], 1, local=(1, 2), bound=True), per_task)[1] == ("4", "7")
     with pytest.raises(UsageError, match="received 1 GPU for 2 workers"):
         shared(place(["h:1", "h:2"]), own)
@@ -64,7 +63,7 @@ def test_workers_that_meet_have_a_port_each_and_the_address_they_came_from() -> 
         1: (Identity(1, {}, "h0", 1, port=2223), "127.0.0.1"),
     }
     assert met_addresses(meeting, peers) == ["h0:2222", "h0:2223", "10.0.0.2:2224"]
-    with pytest.raises(UsageError, match="expected room for 3 ports"):
+    with pytest.raises(UsageError, match="expected 3 consecutive ports between 1 and 65535, received 65534 to 65536"):
         find_placement(replace(found, rendezvous=Address("h0", 65534)), 0)
 
 
@@ -91,18 +90,12 @@ def test_the_chief_alone_has_the_run_folder(tmp_path: Any) -> None:
 )
 def test_the_command_of_each_host(source: str, expected: list[tuple[str, str]]) -> None:
     where = place(["h0:1", "h1:1"], source=source)
-    plan = make_plan(
-        PlanInput(batch_size=2, train_samples=2, validation_samples=1, cores=1, cluster=where.cluster, local_ranks=(0,))
-    )
-    assert commands(where, plan, ["a.yaml"]) == expected
+    assert commands(where, ["a.yaml"]) == expected
 
 
 def test_tf_config_is_quoted_for_a_shell() -> None:
     where = place(["h0:1", "h1:1"], source="tf-config")
-    plan = make_plan(
-        PlanInput(batch_size=2, train_samples=2, validation_samples=1, cores=1, cluster=where.cluster, local_ranks=(0,))
-    )
-    (_, (host, command)) = commands(where, plan, [])
+    (_, (host, command)) = commands(where, [])
     assert host == "h1"
     assert command == (
         """TF_CONFIG='{"cluster":{"worker":["h0:1","h1:1"]},"task":{"type":"worker","index":1}}' tfmp worker"""

@@ -1,28 +1,26 @@
-"""Cores, threads, CPU sets, GPUs and proxy variables, read from made-up machines."""
+"""Cores, CPU sets, NUMA nodes and GPUs, read from made-up machines."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from tfmp.errors import UsageError
 from tfmp.planning.host import (
+    Host,
     affinity_cpus,
     available_cores,
-    cpu_sets,
+    choose_device,
+    numa_nodes,
     oversubscribed,
     share_gpus,
-    thread_env,
     visible_gpus,
 )
-from tfmp.planning.numa import numa_nodes
-from tfmp.planning.proxy import no_proxy_env
-
-THREADS = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 
 
 def machine(root: Path, files: dict[str, str]) -> Path:
@@ -95,28 +93,16 @@ def test_the_real_affinity_is_asked(tmp_path: Path) -> None:
         os.sched_setaffinity(0, before)
 
 
-def test_cores_are_shared_out_among_the_local_workers() -> None:
-    assert thread_env(16, 4, {}) == dict.fromkeys(THREADS, "4")
-    assert thread_env(16, 3, {}) == dict.fromkeys(THREADS, "5")
-    assert thread_env(2, 8, {}) == dict.fromkeys(THREADS, "1")
-
-
-def test_the_users_thread_variables_are_kept() -> None:
-    assert thread_env(16, 4, {"OMP_NUM_THREADS": "3", "TF_NUM_INTEROP_THREADS": ""}) == {
-        "OMP_NUM_THREADS": "3",
-        "TF_NUM_INTRAOP_THREADS": "4",
-        "TF_NUM_INTEROP_THREADS": "4",
-    }
-
-
-def test_an_explicit_thread_count_beats_the_environment() -> None:
-    assert thread_env(16, 4, {"OMP_NUM_THREADS": "3"}, threads_per_worker=2) == dict.fromkeys(THREADS, "2")
-
-
 def test_more_workers_than_cores_is_one_warning_with_both_numbers() -> None:
     assert oversubscribed(2, 8) == "8 workers share 2 cores: they will take turns, not run faster"
     assert oversubscribed(1, 2) == "2 workers share 1 core: they will take turns, not run faster"
     assert oversubscribed(2, 2) is None
+
+
+def cpu_sets(
+    cores: int, workers: int, cpus: Sequence[int] | None = None, nodes: tuple[frozenset[int], ...] = ()
+) -> tuple[frozenset[int] | None, ...]:
+    return Host(cores, tuple(range(cores) if cpus is None else cpus), numa_nodes=nodes).cpu_sets(workers)
 
 
 def test_workers_are_pinned_only_beyond_one_a_core() -> None:
@@ -180,10 +166,10 @@ def test_a_gpu_named_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_gpus_are_shared_in_equal_contiguous_parts() -> None:
-    assert share_gpus(("4", "7"), 2) == ("4", "7")
-    assert share_gpus(("0", "1", "2", "3"), 2) == ("0,1", "2,3")
-    assert share_gpus(("4", "7"), 1) == ("4,7",)
-    assert share_gpus((), 2) == (None, None)
+    assert share_gpus(("4", "7"), 2) == (("4",), ("7",))
+    assert share_gpus(("0", "1", "2", "3"), 2) == (("0", "1"), ("2", "3"))
+    assert share_gpus(("4", "7"), 1) == (("4", "7"),)
+    assert share_gpus((), 2) == ((), ())
 
 
 @pytest.mark.parametrize(("gpus", "workers", "text"), [(2, 4, "2 GPUs for 4"), (1, 2, "1 GPU for 2"), (3, 2, "3 GPUs")])
@@ -196,28 +182,20 @@ def test_gpus_that_do_not_divide_are_refused_with_the_way_out(gpus: int, workers
     assert caught.value.hint == "-n 2, or without GPUs: CUDA_VISIBLE_DEVICES=''"
 
 
-def test_without_a_proxy_nothing_is_set() -> None:
-    assert no_proxy_env({"no_proxy": "corp.example", "http_proxy": ""}, ["h0"]) == {}
+@pytest.mark.parametrize(("gpus", "devices"), [((), ("cpu", "cpu")), (("0",), ("gpu", "cpu"))])
+def test_gpus_are_taken_where_there_are_any(gpus: tuple[str, ...], devices: tuple[str, str]) -> None:
+    assert (choose_device("auto", gpus), choose_device("cpu", gpus)) == devices
 
 
-@pytest.mark.parametrize("name", ["http_proxy", "https_proxy", "grpc_proxy", "all_proxy", "HTTPS_PROXY"])
-def test_every_host_of_the_cluster_bypasses_the_proxy(name: str) -> None:
-    expected = "h0,10.0.0.1,fe80::1,127.0.0.1,localhost,::1"
-    assert no_proxy_env({name: "http://127.0.0.1:9"}, ["h0", "10.0.0.1", "[fe80::1]", "h0"]) == {
-        "no_proxy": expected,
-        "NO_PROXY": expected,
-    }
-
-
-def test_the_users_exceptions_are_kept_in_front() -> None:
-    environ = {"http_proxy": "p", "no_proxy": "corp.example, localhost", "NO_PROXY": "x", "no_grpc_proxy": "y"}
-    merged = "corp.example,localhost,x,y,h0,127.0.0.1,::1"
-    assert no_proxy_env(environ, ["h0"]) == {"no_proxy": merged, "NO_PROXY": merged, "no_grpc_proxy": merged}
+def test_a_gpu_that_is_asked_for_must_be_there() -> None:
+    assert choose_device("gpu", ("0",)) == "gpu"
+    with pytest.raises(UsageError, match="received none: no GPU is visible"):
+        choose_device("gpu", ())
 
 
 def test_planning_needs_neither_numpy_nor_tensorflow() -> None:
     code = (
-        "import sys, tfmp.planning.plan, tfmp.data.cache; "
+        "import sys, tfmp.planning.plan, tfmp.planning.task, tfmp.data.cache; "
         "print([name for name in ('numpy', 'tensorflow', 'keras', 'pydantic', 'filelock') if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30).stdout == "[]\n"

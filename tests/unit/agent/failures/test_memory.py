@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tfmp.agent.failures.memory import GroupMemory, MemoryEvidence, MemoryWatch
+from tfmp.agent.failures.memory import MemoryEvidence, MemoryWatch
+from tfmp.procfs import GroupMemory
 
 MIB = 1024 * 1024
 
