@@ -59,29 +59,6 @@ def epoch_permutation(n: int, seed: int, epoch: int, shuffle: bool = True) -> ND
     return np.random.default_rng((seed, epoch)).permutation(n).astype(np.int32)
 
 
-def share_bounds(n_global: int, rank: int, replicas: int) -> tuple[int, int]:
-    """Return where a replica's share of a global batch lies.
-
-    Shares are contiguous and differ by one sample at most: the first ``n_global % replicas`` have one more.
-
-    Args:
-        n_global: Samples of the global batch, 0 or more.
-        rank: The replica, 0..replicas-1.
-        replicas: Number of replicas.
-
-    Returns:
-        (offset, count) inside the global batch.
-
-    Raises:
-        ValueError: An argument is out of range.
-    """
-    _check_rank(rank, replicas)
-    if n_global < 0:
-        raise ValueError(f"expected 0 samples or more, received {n_global}")
-    base, extra = divmod(n_global, replicas)
-    return rank * base + min(rank, extra), base + (rank < extra)
-
-
 def steps_per_pass(n: int, batch: int) -> int:
     """Return S = ceil(n / batch): the steps that see each sample once."""
     return -(-n // batch)
