@@ -116,7 +116,7 @@ def test_a_batch_script_is_no_worker_but_its_steps_are(tmp_path: Path) -> None:
     done = run("sbatch", "--wait", "-n", 2, "-o", tmp_path / "out", batch)
     said = (tmp_path / "out").read_text()
     assert done.code == 0, said
-    assert "inside a Slurm allocation, but no step of it" in said
+    assert "inside a Slurm allocation, but not in a step" in said
     assert "try:   start the workers with srun" in said
     assert "code 2\n" in said
     assert said.count("dry run: nothing was started") == 2

@@ -1,1 +1,1 @@
-"""Who the workers are, where they run, and what each of them gets: no processes, no TensorFlow, no numpy."""
+"""Who the workers are and where they run. Starts no process, imports neither TensorFlow nor numpy."""

@@ -17,7 +17,7 @@ from tfmp.cluster.spec import Address, ClusterSpec, index_range, shown
 from tfmp.errors import UsageError
 
 MAX_TEXT_BYTES = 64 * 1024
-_NAME = "TF_CONFIG"
+VARIABLE = "TF_CONFIG"
 _JOBS = ("chief", "worker", "evaluator")
 _UNSUPPORTED = {
     "ps": ("parameter servers are not supported: every worker holds the whole model", "remove the ps tasks"),
@@ -71,7 +71,7 @@ def parse_tf_config(text: str | None) -> TfConfig | None:
     task_type = _read_task_type(_member(task, "type", "task."), spec)
     # An evaluator need not stand in the cluster, as nobody connects to it: then there is one.
     count = spec.count(task_type) or 1
-    index = parse_index(task.get("index"), count, f"{_NAME} task.index", present="index" in task)
+    index = parse_index(task.get("index"), count, f"{VARIABLE} task.index", present="index" in task)
     return TfConfig(spec, task_type, index)
 
 
@@ -220,7 +220,7 @@ def _read_cluster(cluster: dict[str, Any]) -> ClusterSpec:
         for index, address in enumerate(addresses):
             if not isinstance(address, str):
                 raise _error(f'expected "host:port", received {shown(address)}', f"{place}[{index}]")
-        tasks[job] = tuple(Address.parse(a, f"{_NAME} {place}[{i}]") for i, a in enumerate(addresses))
+        tasks[job] = tuple(Address.parse(a, f"{VARIABLE} {place}[{i}]") for i, a in enumerate(addresses))
     chiefs = tasks.get("chief", ())
     if len(chiefs) > 1:
         raise _error(f"expected at most one chief, received {len(chiefs)}", "cluster.chief")
@@ -255,4 +255,4 @@ def _check_job(job: str, place: str) -> None:
 
 
 def _error(what: str, place: str = "", *, hint: str | None = None) -> UsageError:
-    return UsageError(what, where=f"{_NAME} {place}".rstrip(), hint=hint)
+    return UsageError(what, where=f"{VARIABLE} {place}".rstrip(), hint=hint)

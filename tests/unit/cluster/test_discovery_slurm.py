@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tfmp.cluster.discovery.hostlist import expand_counts, expand_hostlist
-from tfmp.cluster.discovery.slurm import from_slurm, in_step
+from tfmp.cluster.discovery.slurm import expand_counts, expand_hostlist, from_slurm, in_step
 from tfmp.errors import UsageError
 
 

@@ -1,12 +1,11 @@
-"""Where the cluster is described: by hand, or by the variables of what started this process.
+"""Finds the cluster: given by the user, or described by the variables of the scheduler that started this process.
 
-One pure function a source: the environment in, a :class:`~tfmp.cluster.discovery.found.Discovered` out, or ``None``
-where the source has nothing to say. Which source speaks is decided in :mod:`choose`, in this order:
+Each source is one pure function from the environment to a :class:`~tfmp.cluster.discovery.found.Discovered`.
+:mod:`choose` takes the first source that applies, in this order:
 
 1. addresses in the configuration or on the command line (with ``--index``);
-2. ``TF_CONFIG``: Kubeflow writes it, and whoever writes it means it;
-3. MPI, where its launcher started this process (inside a Slurm job too: Slurm's variables are then those of MPI's own
-   fork server);
+2. ``TF_CONFIG``, as Kubeflow or the user writes it;
+3. an MPI launcher (also inside a Slurm job, whose variables then belong to MPI's own launch daemon);
 4. a Slurm step;
 5. Kubernetes: an Indexed Job or a StatefulSet.
 """

@@ -1,4 +1,4 @@
-"""Which source describes the cluster: see the package's text for the order."""
+"""Chooses the source that describes the cluster; the package's docstring has the order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from tfmp.cluster.discovery.found import Discovered
 from tfmp.cluster.discovery.kubernetes import from_kubernetes, in_pod
 from tfmp.cluster.discovery.mpi import from_mpi, in_mpi
 from tfmp.cluster.discovery.slurm import from_slurm, in_allocation, in_step
-from tfmp.cluster.discovery.tf_config import VARIABLE, from_tf_config, is_set
 from tfmp.cluster.spec import Address, ClusterSpec
-from tfmp.cluster.tf_config import parse_index
+from tfmp.cluster.tf_config import VARIABLE, parse_index, parse_tf_config
 from tfmp.errors import UsageError
 
 Source = Literal["auto", "slurm", "kubernetes", "mpi", "tf-config", "manual"]
@@ -20,15 +19,15 @@ Source = Literal["auto", "slurm", "kubernetes", "mpi", "tf-config", "manual"]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user says about the cluster.
+    """What the user asked for.
 
     Attributes:
         source: ``--cluster``.
-        addresses: ``cluster.workers`` as a list of addresses; ``None`` where it is a number.
-        count: ``cluster.workers`` as a number; ``None`` where it is not set by the user.
-        index: ``--index`` as typed; ``None`` where it is not given.
-        rendezvous: ``cluster.rendezvous``; ``None`` for none.
-        base_port: ``cluster.base_port``; ``None`` for none.
+        addresses: ``cluster.workers`` as a list of addresses; ``None`` if it is a number.
+        count: ``cluster.workers`` as a number; ``None`` if the user did not set it.
+        index: ``--index`` as typed; ``None`` if not given.
+        rendezvous: ``cluster.rendezvous``; ``None`` if not given.
+        base_port: ``cluster.base_port``; ``None`` if not given.
     """
 
     source: Source = "auto"
@@ -43,13 +42,13 @@ def discover(asked: Asked, environ: Mapping[str, str], *, hostname: str, parent_
     """Return the cluster and this process's place in it.
 
     Args:
-        asked: What the user says.
+        asked: What the user asked for.
         environ: The environment.
         hostname: This host's name with its domain.
         parent_pid: The process that started this one.
 
     Raises:
-        UsageError: No source has anything to say, or the one that does is wrong.
+        UsageError: No source describes a cluster, or its description is wrong.
     """
     rendezvous = None if asked.rendezvous is None else Address.parse(asked.rendezvous, "cluster.rendezvous")
     source = asked.source if asked.source != "auto" else _choose(asked, environ, hostname)
@@ -60,7 +59,7 @@ def discover(asked: Asked, environ: Mapping[str, str], *, hostname: str, parent_
             f"expected no --index: {_NAMES[source]} says which worker this is", where="--index", hint="leave it out"
         )
     if source == "tf-config":
-        return from_tf_config(environ)
+        return _from_tf_config(environ)
     if source == "mpi":
         return from_mpi(environ, rendezvous=rendezvous, base_port=asked.base_port, parent_pid=parent_pid)
     if source == "slurm":
@@ -74,7 +73,7 @@ _NAMES = {"tf-config": VARIABLE, "mpi": "the MPI launcher", "slurm": "Slurm", "k
 def _choose(asked: Asked, environ: Mapping[str, str], hostname: str) -> str:
     if asked.addresses is not None or asked.index is not None:
         return "manual"
-    if is_set(environ):
+    if environ.get(VARIABLE, "").strip():  # Docker Compose passes empty variables, which count as unset
         return "tf-config"
     if in_mpi(environ):
         return "mpi"
@@ -84,7 +83,7 @@ def _choose(asked: Asked, environ: Mapping[str, str], hostname: str) -> str:
         return "kubernetes"
     if in_allocation(environ):
         raise UsageError(
-            "this process is inside a Slurm allocation, but no step of it: it would be alone",
+            "this process runs inside a Slurm allocation, but not in a step: it would train alone",
             where="SLURM_STEP_NODELIST",
             hint="start the workers with srun: srun -n 2 tfmp worker",
         )
@@ -93,6 +92,20 @@ def _choose(asked: Asked, environ: Mapping[str, str], hostname: str) -> str:
         where="cluster.workers",
         hint="tfmp worker --workers HOST:PORT,HOST:PORT --index I, or on one machine: tfmp train --workers 2",
     )
+
+
+def _from_tf_config(environ: Mapping[str, str]) -> Discovered:
+    config = parse_tf_config(environ.get(VARIABLE))
+    if config is None:
+        state = "is empty" if VARIABLE in environ else "is not set"
+        raise UsageError(
+            f"expected a cluster in {VARIABLE}, which {state}",
+            where=VARIABLE,
+            hint="set it, or give the cluster as --workers HOST:PORT,HOST:PORT --index I",
+        )
+    size = config.spec.size
+    found = f"{VARIABLE}: {config.task_type} {config.index} of a cluster of {size}"
+    return Discovered("tf-config", found, size, config.rank, spec=config.spec)
 
 
 def _manual(asked: Asked, rendezvous: Address | None, hostname: str) -> Discovered:
@@ -106,7 +119,7 @@ def _manual(asked: Asked, rendezvous: Address | None, hostname: str) -> Discover
     size = len(asked.addresses) if asked.addresses is not None else asked.count
     if size is None:
         raise UsageError(
-            "expected the number of workers that meet at --rendezvous", where="cluster.workers", hint="--workers 2"
+            "expected the number of workers that join at --rendezvous", where="cluster.workers", hint="--workers 2"
         )
     by_name = index_by_name(asked.addresses or (), hostname) if asked.index is None else None
     if asked.index is None and by_name is None:
@@ -117,25 +130,24 @@ def _manual(asked: Asked, rendezvous: Address | None, hostname: str) -> Discover
         )
     index = by_name if by_name is not None else parse_index(asked.index, size, "--index")
     if asked.addresses is None:
-        found = f"--index: worker {index} of {size}; meeting at {rendezvous}"
+        found = f"--index: worker {index} of {size}; rendezvous at {rendezvous}"
         return Discovered("manual", found, size, index, rendezvous=rendezvous, local=(0, 1))
     how = "--index" if by_name is None else f"this host's name ({hostname})"
     found = f"cluster.workers and {how}: worker {index} of {size}"
     try:
         spec, warning = ClusterSpec.from_addresses(asked.addresses), None
     except UsageError as error:
-        # The worker that has the loopback address can do all but be reached: the roll call says of each what is wrong.
+        # Only the worker with the loopback address cannot be reached; the list of missing workers will say so.
         spec, warning = ClusterSpec.from_addresses(asked.addresses, any_loopback=True), f"{error.where}: {error.what}"
     return Discovered("manual", found, size, index, spec=spec, warning=warning)
 
 
 def index_by_name(addresses: Sequence[str], hostname: str) -> int | None:
-    """Return the one worker whose address has this host's name; ``None`` where there is none, or more than one.
+    """Return the index of the worker whose address has this host's name; ``None`` if none or several do.
 
     Args:
         addresses: ``host:port`` by rank.
-        hostname: This host's name, with or without its domain; a domain that only one of the two names has is no
-            difference.
+        hostname: This host's name. A domain that only one of the two names has makes no difference.
     """
     own = hostname.lower().rstrip(".")
     hosts = [Address.parse(text, f"cluster.workers[{index}]").host.lower() for index, text in enumerate(addresses)]
@@ -143,8 +155,8 @@ def index_by_name(addresses: Sequence[str], hostname: str) -> int | None:
     return same[0] if len(same) == 1 else None
 
 
-def _same_host(one: str, other: str) -> bool:
-    short, long = sorted((one, other), key=len)
-    if not any(character.isalpha() for character in short):  # an IP address is nobody's name
+def _same_host(name: str, other: str) -> bool:
+    short, long = sorted((name, other), key=len)
+    if not any(character.isalpha() for character in short):  # an IP address is no host's name
         return False
     return short == long or ("." not in short and long.startswith(f"{short}."))

@@ -1,4 +1,4 @@
-"""What a source says about the cluster."""
+"""What a source knows about the cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tfmp.cluster.spec import Address, ClusterSpec
 from tfmp.errors import UsageError
 
-#: Each training on a host takes its ports from a slot of its own: as many as workers may be on a host.
+#: Each training on a host takes its ports from a slot of its own; a host may have so many workers.
 PORTS_PER_SLOT = 64
 _FIRST_PORT = 16384
 #: Below 32768, where Linux begins to give ports to outgoing connections.
@@ -17,19 +17,19 @@ _SLOTS = (32768 - _FIRST_PORT) // PORTS_PER_SLOT
 
 @dataclass(frozen=True)
 class Discovered:
-    """A cluster, or as much of it as is known before its workers have met, and this process's place in it.
+    """A cluster, as far as it is known before its workers have met, and this process's place in it.
 
     Attributes:
         source: ``manual``, ``tf-config``, ``slurm``, ``mpi`` or ``kubernetes``.
-        found: What was found where, for a person: one line.
+        found: One line for the user: what was found, and where.
         size: Number of workers.
         rank: This worker's rank; ``None`` for an evaluator, which takes no part.
-        spec: The addresses; ``None`` where the workers learn of each other at ``rendezvous``.
-        rendezvous: Rank 0's address, where the others are not known.
-        run: What tells two runs of a scheduler apart; ``None`` where nothing does.
-        local: This worker's number among those on its host, and how many they are; ``None`` where the addresses tell.
-        warning: What will most likely go wrong; ``None`` for nothing.
-        bound: Whether the source may have given each worker its own cores and GPUs already.
+        spec: The addresses; ``None`` if the workers learn them from each other at ``rendezvous``.
+        rendezvous: Rank 0's address, if the others are unknown.
+        run: What distinguishes this run from the scheduler's other runs; ``None`` if nothing does.
+        local: This worker's number among those on its host, and how many they are; ``None`` if the addresses tell.
+        warning: What will probably go wrong; ``None`` for nothing.
+        bound: Whether the scheduler may already have bound each worker to its own cores and GPUs.
     """
 
     source: str
@@ -45,15 +45,15 @@ class Discovered:
 
 
 def slot_port(number: int) -> int:
-    """Return the first port of the slot that belongs to a job: jobs with numbers near each other never share one."""
+    """Return the first port of a job's slot. Jobs with nearby numbers never share a slot."""
     return _FIRST_PORT + number % _SLOTS * PORTS_PER_SLOT
 
 
 def read_number(environ: Mapping[str, str], name: str) -> int:
-    """Return the value of a variable that counts.
+    """Return the value of a variable as a number.
 
     Raises:
-        UsageError: It is missing or no number, naming variable and value.
+        UsageError: It is missing or not a number; names variable and value.
     """
     text = environ.get(name)
     if text is None:

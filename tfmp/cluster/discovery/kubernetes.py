@@ -1,7 +1,7 @@
-"""Kubernetes: pods of an Indexed Job or of a StatefulSet, which have a number and host names in a row.
+"""Kubernetes: pods of an Indexed Job or of a StatefulSet, which are numbered and have numbered host names.
 
-How many there are is said nowhere in a pod: ``cluster.workers`` says it. Their names resolve through a headless
-Service, the pods' ``subdomain`` (an Indexed Job) or ``serviceName`` (a StatefulSet).
+A pod is not told how many there are; ``cluster.workers`` says it. The names resolve through a headless Service: the
+pods' ``subdomain`` (Indexed Job) or ``serviceName`` (StatefulSet).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def from_kubernetes(
         )
     if size is None:
         raise UsageError(
-            "expected the number of pods: Kubernetes does not tell it to a pod",
+            "expected the number of pods, which Kubernetes does not tell a pod",
             where="cluster.workers",
             hint="give it as --workers 4, or as cluster.workers in the configuration",
         )

@@ -1,7 +1,7 @@
 """MPI launchers: Open MPI, and MPICH's Hydra (Intel MPI, MVAPICH), by the variables they give each process.
 
-They tell rank and size, but no hosts. On one host that is enough; on several the workers learn of each other at
-``--rendezvous``. MPI itself is not used.
+They tell rank and size, but not the hosts. That is enough on one host; on several, the workers learn each other's
+addresses at ``--rendezvous``. MPI itself is not used.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def from_mpi(
     Raises:
         UsageError: No MPI variables, malformed ones, or several hosts without ``rendezvous``.
     """
-    launcher = next((one for one in (_OPEN_MPI, _HYDRA) if one.rank in environ), None)
+    launcher = next((known for known in (_OPEN_MPI, _HYDRA) if known.rank in environ), None)
     if launcher is None:
         raise UsageError(
             f"expected the variables of an MPI launcher ({_OPEN_MPI.rank} or {_HYDRA.rank}), found neither",
@@ -78,14 +78,14 @@ def from_mpi(
     local = (read_number(environ, launcher.local_rank) if launcher.local_rank in environ else rank, local_size)
     check_rank(local[0], local_size, launcher.local_rank)
     if rendezvous is not None:
-        found = f"{found}; meeting at {rendezvous}"
+        found = f"{found}; rendezvous at {rendezvous}"
         return Discovered("mpi", found, size, rank, rendezvous=rendezvous, local=local, bound=True)
     if local_size != size:
         raise UsageError(
-            f"expected all {size} processes of {launcher.name} on one host, found {local_size} here: it does not say "
-            "on which hosts the others are",
+            f"expected all {size} processes of {launcher.name} on one host, found {local_size} here: it does not tell "
+            "the hosts of the others",
             where=launcher.local_size,
-            hint="give the address of the first host and a free port there: --rendezvous HOST:2222",
+            hint="give the first host and a free port on it: --rendezvous HOST:2222",
         )
     if size > PORTS_PER_SLOT:
         raise UsageError(f"expected at most {PORTS_PER_SLOT} processes, received {size}", where=launcher.size)

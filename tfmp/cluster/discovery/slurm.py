@@ -1,22 +1,29 @@
 """Slurm: the variables that ``srun`` gives each task of a step.
 
-Everything comes from the environment; nothing is run (TensorFlow's own resolver needs ``nvidia-smi``, sorts nodes as
-text, so that ranks and hosts do not match from ten nodes on, and gives two jobs on a node the same port).
+Everything comes from the environment; no program is run. (TensorFlow's own resolver needs ``nvidia-smi``, sorts nodes
+as text, so that ranks and hosts no longer match from ten nodes on, and gives two jobs on a node the same port.)
 """
 
 from __future__ import annotations
 
+import itertools
+import math
+import re
 from collections.abc import Mapping, Sequence
 
 from tfmp.cluster.discovery.found import PORTS_PER_SLOT, Discovered, check_rank, read_number, slot_port
-from tfmp.cluster.discovery.hostlist import expand_counts, expand_hostlist
 from tfmp.cluster.spec import Address, ClusterSpec, check_port_range
 from tfmp.errors import UsageError
 
 _STEP_NODES, _JOB_NODES = "SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"
-# A prime: the steps of one job fall into slots far from those of the jobs next to it.
+# A prime, so that the steps of a job get slots far from those of the next jobs.
 _STEP_STRIDE = 101
 _PLANE = "SLURM_DIST_PLANESIZE"
+# Lists are compressed: ``rack[1-2]n[01-04,7],login`` of nodes, ``2(x3),1`` of tasks a node.
+_MAX_HOSTS = 65536
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?\Z", re.ASCII)
+_NAME = re.compile(r"[A-Za-z0-9._-]*\Z", re.ASCII)
+_COUNT = re.compile(r"([0-9]+)(?:\(x([0-9]+)\))?\Z", re.ASCII)
 _OWN_PLACE = ("SLURM_PROCID", "SLURM_NODEID", "SLURM_LOCALID", "SLURM_GTIDS")
 
 
@@ -38,7 +45,7 @@ def from_slurm(environ: Mapping[str, str], base_port: int | None = None) -> Disc
         base_port: ``cluster.base_port``: the port of the first task on each node; ``None`` derives it from the job.
 
     Raises:
-        UsageError: A variable is missing, malformed, or does not fit the others, naming it and its value.
+        UsageError: A variable is missing, malformed, or does not fit the others; names it and its value.
     """
     step = _STEP_NODES in environ
     nodes_name = _STEP_NODES if step else _JOB_NODES
@@ -96,7 +103,7 @@ def _task_counts(environ: Mapping[str, str], nodes: int, *, step: bool) -> tuple
             )
         if not total or total % nodes:
             raise UsageError(
-                f"expected as many tasks on each of {nodes} nodes, received {total_name}={total}, and "
+                f"expected the same number of tasks on each of {nodes} nodes, received {total_name}={total}, and "
                 "SLURM_TASKS_PER_NODE is not set",
                 where=total_name,
             )
@@ -118,9 +125,9 @@ def _task_counts(environ: Mapping[str, str], nodes: int, *, step: bool) -> tuple
 def _places(environ: Mapping[str, str], counts: Sequence[int], rank: int) -> list[tuple[int, int]]:
     """Return each rank's node and its number on that node.
 
-    Ranks go round the nodes one by one (``-m cyclic``) or some at a time (``-m plane``), or fill one node after the
-    other (``-m block``); the lists look the same. What this task knows of itself and of its node decides; Slurm's own
-    word where more than one fits.
+    Ranks fill one node after the other (``-m block``), or go round the nodes one by one (``-m cyclic``) or some at a
+    time (``-m plane``); the lists look the same. This task's own place and node decide; where several layouts fit,
+    SLURM_DISTRIBUTION does.
     """
     plane = read_number(environ, _PLANE) if environ.get(_PLANE) else 0
     candidates = {"block": _block(counts), "cyclic": _round(counts, 1)}
@@ -132,7 +139,7 @@ def _places(environ: Mapping[str, str], counts: Sequence[int], rank: int) -> lis
             return candidates[name]
     known = ", ".join(f"{name}={environ[name]}" for name in _OWN_PLACE if name in environ)
     raise UsageError(
-        f"expected tasks laid out as by srun -m block, cyclic or plane, received another layout: {known}",
+        f"expected the task layout of srun -m block, cyclic or plane, received another one: {known}",
         where="SLURM_DISTRIBUTION",
         hint="start with srun -m block",
     )
@@ -162,3 +169,82 @@ def _round(counts: Sequence[int], at_a_time: int) -> list[tuple[int, int]]:
         for node, count in enumerate(counts)
         for local in range(first, min(first + at_a_time, count))
     ]
+
+
+def expand_hostlist(text: str, where: str) -> list[str]:
+    """Return the host names of a Slurm node list, in its order.
+
+    Names may have several bracketed parts (the last varies fastest) and text behind them; a range keeps the zeros in
+    front of its first number.
+
+    Args:
+        text: The list, such as ``n[001-003],login``.
+        where: The variable it came from.
+
+    Raises:
+        UsageError: The list is malformed, quoting variable and value.
+    """
+    hosts: list[str] = []
+    for item in _split(text, where):
+        parts = re.split(r"(\[[^\[\]]*\])", item)
+        choices = [_choices(part, text, where) for part in parts if part]
+        if not choices:
+            raise _malformed(text, where, "an empty name")
+        if len(hosts) + math.prod(map(len, choices)) > _MAX_HOSTS:
+            raise _malformed(text, where, f"more than {_MAX_HOSTS:,} hosts")
+        hosts += ("".join(combination) for combination in itertools.product(*choices))
+    return hosts
+
+
+def expand_counts(text: str, where: str) -> list[int]:
+    """Return the tasks of each node from Slurm's ``2(x3),1``.
+
+    Raises:
+        UsageError: The list is malformed, quoting variable and value.
+    """
+    counts: list[int] = []
+    for item in text.split(","):
+        match = _COUNT.match(item.strip())
+        if match is None or not int(match[1]) or int(match[2] or 1) > _MAX_HOSTS:
+            raise UsageError(f"expected numbers of tasks such as 2(x3),1, received {where}={text[:200]}", where=where)
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
+
+
+def _split(text: str, where: str) -> list[str]:
+    """Split at the commas outside of brackets."""
+    items, depth = [""], 0
+    for character in text.strip():
+        depth += {"[": 1, "]": -1}.get(character, 0)
+        if depth not in (0, 1):
+            raise _malformed(text, where, "brackets that do not match")
+        if character == "," and not depth:
+            items.append("")
+        else:
+            items[-1] += character
+    if depth:
+        raise _malformed(text, where, "brackets that do not match")
+    return items
+
+
+def _choices(part: str, text: str, where: str) -> list[str]:
+    if not part.startswith("["):
+        if not _NAME.match(part):
+            raise _malformed(text, where, f"a name {part[:40]!r}")
+        return [part]
+    found: list[str] = []
+    for piece in part[1:-1].split(","):
+        match = _RANGE.match(piece.strip())
+        if match is None:
+            raise _malformed(text, where, f"a range {piece[:40]!r}")
+        first, last = match[1], match[2] or match[1]
+        if int(last) < int(first):
+            raise _malformed(text, where, f"a range {piece[:40]!r} that runs backwards")
+        if int(last) - int(first) >= _MAX_HOSTS:
+            raise _malformed(text, where, f"more than {_MAX_HOSTS:,} hosts")
+        found += (str(number).zfill(len(first)) for number in range(int(first), int(last) + 1))
+    return found
+
+
+def _malformed(text: str, where: str, what: str) -> UsageError:
+    return UsageError(f"expected a Slurm node list, received {where}={text[:200]}: {what}", where=where)
