@@ -1,7 +1,7 @@
-"""What Linux tells in ``/proc`` and about control groups (versions 1 and 2): the one place that reads it.
+"""Processes, memory and control groups (versions 1 and 2), as Linux shows them in ``/proc`` and ``/sys``.
 
-Every function reads below ``root``, so that a container's or a made-up tree can stand in for ``/``. What cannot be
-read is ``None`` or empty, never an error: a kernel may lack it, and a process may end at any moment.
+No other module reads these files. ``root`` stands in for ``/`` in tests. What cannot be read is ``None`` or empty,
+never an error: a kernel may lack it, and a process may end at any moment.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path("/")
-#: States of a process that a signal (``T``) or a debugger (``t``) has stopped, and of one that has ended: proc(5).
+#: States of a process that was stopped by a signal or a debugger, and of one that has ended: proc(5).
 STOPPED, TRACED = "T", "t"
 ENDED = ("Z", "X")
 
@@ -32,11 +32,11 @@ class ProcessStat(NamedTuple):
 
 
 class GroupMemory(NamedTuple):
-    """What a memory control group tells.
+    """What a memory control group reports.
 
     Attributes:
-        limit_bytes: Its limit; ``None``: none.
-        oom_kills: Processes of it that the kernel has killed for memory; ``None``: not known.
+        limit_bytes: Its limit; ``None`` for no limit.
+        oom_kills: Number of its processes that the kernel killed for memory; ``None`` if unknown.
     """
 
     limit_bytes: int | None = None
@@ -58,7 +58,7 @@ def pids(root: Path = ROOT) -> list[int]:
 
 def process_stat(pid: int, root: Path = ROOT) -> ProcessStat | None:
     """Return name, state, parent and process group of a process; ``None`` if it is gone."""
-    # The name stands in parentheses and may hold parentheses and spaces itself: the last one ends it.
+    # The name is in parentheses and may itself hold parentheses and spaces: the last one ends it.
     name, _, rest = read_text(root / f"proc/{pid}/stat").partition("(")[2].rpartition(")")
     try:
         state, parent, group = rest.split()[:3]
@@ -99,7 +99,7 @@ def children() -> list[int]:
 
 
 def children_by_scan() -> list[int]:
-    """The same for kernels without CONFIG_PROC_CHILDREN: every process is asked for its parent."""
+    """Do the same on kernels without CONFIG_PROC_CHILDREN: look at the parent of every process."""
     me = os.getpid()
     return [pid for pid in pids() if (found := process_stat(pid)) and found.parent == me]
 
@@ -136,7 +136,7 @@ def meminfo_bytes(name: str, root: Path = ROOT) -> int | None:
 
 
 def machine_oom_kills(root: Path = ROOT) -> int | None:
-    """Return how many processes the kernel has killed for memory since it was started, in all groups."""
+    """Return how many processes the kernel has killed for memory since it booted, in all groups."""
     return _field(root / "proc/vmstat", "oom_kill")
 
 
@@ -147,7 +147,7 @@ def cpu_model(root: Path = ROOT) -> str | None:
 
 
 def boot_id(root: Path = ROOT) -> str:
-    """Return the kernel's name for this boot, equal in all containers of a machine; ``""`` where it has none."""
+    """Return the id of this boot, the same in all containers of a machine; ``""`` if there is none."""
     return read_text(root / "proc/sys/kernel/random/boot_id")
 
 
@@ -160,7 +160,7 @@ def nvidia_gpus(root: Path = ROOT) -> int:
 def memory_group(pid: int, root: Path = ROOT) -> Path | None:
     """Return the folder of a process's memory control group: version 1's own hierarchy, else version 2's.
 
-    Ask while the process lives: afterwards ``/proc`` no longer tells.
+    Must be called while the process lives.
     """
     found = None
     for controllers, path in _groups(str(pid), root):
@@ -174,10 +174,10 @@ def memory_group(pid: int, root: Path = ROOT) -> Path | None:
 
 
 def group_memory(folder: Path | None) -> GroupMemory:
-    """Return what a memory control group tells; nothing for ``None``.
+    """Return what a memory control group reports; nothing for ``None``.
 
     Args:
-        folder: What :func:`memory_group` has returned; the group may be empty meanwhile.
+        folder: What :func:`memory_group` returned; its processes may have ended since.
     """
     if folder is None:
         return GroupMemory()
@@ -190,13 +190,13 @@ def group_memory(folder: Path | None) -> GroupMemory:
 
 
 def container_memory_limit_bytes(root: Path = ROOT) -> int | None:
-    """Return the limit of the topmost memory control group that can be seen: in a container, the container's."""
+    """Return the limit of the topmost visible memory control group: in a container, the container's."""
     top = root / "sys/fs/cgroup"
     return group_memory(top).limit_bytes or group_memory(top / "memory").limit_bytes
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Return the smallest CPU quota that holds for this process, in cores: its own group's or one above it."""
+    """Return the smallest CPU quota, in cores, of this process's control group and those above it."""
     return min(_cpu_quotas(root), default=None)
 
 
@@ -219,8 +219,8 @@ def _groups(pid: str, root: Path) -> Iterator[tuple[list[str], str]]:
 
 
 def _group_folders(mount: Path, path: str) -> list[Path]:
-    # A container sees its own group as the mount's root while /proc may name the host's path: folders that are not
-    # there simply read as no quota. ".." means a group outside of what can be seen.
+    # A container sees its own group as the mount's root, while /proc may give the host's path: folders that do not
+    # exist simply have no quota. ".." stands for a group outside of what is visible.
     parts = [part for part in path.split("/") if part not in ("", "..")]
     return [mount.joinpath(*parts[:depth]) for depth in range(len(parts) + 1)]
 

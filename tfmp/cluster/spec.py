@@ -1,4 +1,4 @@
-"""Addresses of workers, and the cluster they make."""
+"""Addresses of workers, and the cluster that they form."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FIRST_PORT, _LAST_PORT = 1, 65535
 
 
 def shown(value: object) -> str:
-    """Return a value as it stands in JSON, cut to one short line: for error messages."""
+    """Return a value as JSON, cut to one short line, for error messages."""
     text = json.dumps(value, default=repr)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 
 @dataclass(frozen=True)
 class Address:
-    """Host and port of one worker. IPv6 addresses are held without their brackets."""
+    """Host and port of one worker. IPv6 addresses are stored without their brackets."""
 
     host: str
     port: int
@@ -38,8 +38,8 @@ class Address:
             where: What to name in an error, such as ``cluster.workers[1]``.
 
         Raises:
-            UsageError: Blanks, no port, a port outside 1..65535, IPv6 without brackets, or a host that is no valid
-                name. TensorFlow itself takes most of these and then waits for ever without a word.
+            UsageError: Blanks, no port, a port outside 1..65535, IPv6 without brackets, or an invalid host name.
+                TensorFlow itself accepts most of these, and then waits forever without a message.
         """
 
         def fail(what: str, hint: str | None = None) -> UsageError:
@@ -94,12 +94,12 @@ class Address:
 class ClusterSpec:
     """All tasks of a training.
 
-    Ranks: the chief, where there is one, is rank 0 and the workers follow; otherwise worker 0 is rank 0 and does the
-    chief's work (TensorFlow numbers them the same way). Evaluators are known but take no part: they have no rank, are
-    not counted, and nobody waits for them.
+    The chief, if there is one, is rank 0 and the workers follow; otherwise worker 0 is rank 0 and does the chief's
+    work. TensorFlow numbers them the same way. Evaluators take no part: they have no rank, are not counted, and nobody
+    waits for them.
 
     Args:
-        any_loopback: Take loopback beside other hosts too, for a caller that warns of it.
+        any_loopback: Accept loopback beside other hosts, for a caller that warns about it.
 
     Raises:
         UsageError: No chief and no worker, two tasks with one address, or loopback mixed with other hosts.
@@ -138,7 +138,7 @@ class ClusterSpec:
 
     @classmethod
     def local(cls, host: str, ports: Sequence[int]) -> ClusterSpec:
-        """Return a cluster of workers on one host, one a port."""
+        """Return a cluster of workers on one host, one per port."""
         return cls(tuple(Address(host, port) for port in ports))
 
     @classmethod
@@ -164,7 +164,7 @@ class ClusterSpec:
 
     @property
     def size(self) -> int:
-        """Number of ranks: the workers, and the chief where there is one."""
+        """Number of ranks: the workers, and the chief if there is one."""
         return len(self.workers) + (self.chief is not None)
 
     @property
@@ -200,7 +200,7 @@ class ClusterSpec:
         return ("chief", 0) if rank == 0 else ("worker", rank - 1)
 
     def count(self, task_type: str) -> int:
-        """Return how many tasks of a type there are."""
+        """Return the number of tasks of a type."""
         if task_type == "chief":
             return int(self.chief is not None)
         return {"worker": len(self.workers), "evaluator": len(self.evaluators)}.get(task_type, 0)
@@ -226,7 +226,7 @@ class ClusterSpec:
 
 
 def position_on_host(hosts: Sequence[int], rank: int) -> tuple[int, int]:
-    """Return a worker's number among the workers on its host, and how many they are.
+    """Return a worker's number among the workers on its host, and the number of these.
 
     Args:
         hosts: Each rank's host.
@@ -236,15 +236,15 @@ def position_on_host(hosts: Sequence[int], rank: int) -> tuple[int, int]:
 
 
 def check_port_range(first: int, ports: int, where: str) -> None:
-    """Check that so many consecutive ports exist from the first one on.
+    """Check that a range of consecutive ports exists.
 
     Args:
         first: The first port.
-        ports: How many are needed.
+        ports: Number of ports.
         where: What to name in an error, such as ``--base-port``.
 
     Raises:
-        UsageError: They do not.
+        UsageError: It begins before the first port, or ends after the last.
     """
     last = first + ports - 1
     if first < _FIRST_PORT or last > _LAST_PORT:
@@ -256,7 +256,7 @@ def check_port_range(first: int, ports: int, where: str) -> None:
 
 
 def index_range(count: int) -> str:
-    """Return the allowed indices as text: ``0..3``, or ``(none)`` when there is nothing to choose from."""
+    """Return the allowed indices as text: ``0..3``, or ``(none)`` if there are none."""
     return f"0..{count - 1}" if count else "(none)"
 
 

@@ -1,7 +1,7 @@
-"""TF_CONFIG, read with every mistake explained, and written.
+"""Reads TF_CONFIG and explains every mistake in it, and writes it.
 
-TensorFlow reads it leniently: a missing ``cluster`` trains alone, an index of 0.9 becomes 0, of two equal keys the last
-wins, and an address nobody has is waited for without a word. Here each of these is an error that says where it is.
+TensorFlow reads it leniently: without ``cluster`` it trains alone, an index of 0.9 becomes 0, the last of two equal
+keys wins, and it waits silently for an address that does not exist. Here each of these is an error with its place.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def parse_tf_config(text: str | None) -> TfConfig | None:
         text: The variable's value; ``None`` or blank (docker-compose passes empty variables) counts as unset.
 
     Returns:
-        The cluster and the task, or ``None`` where TF_CONFIG is unset.
+        The cluster and the task; ``None`` if TF_CONFIG is unset.
 
     Raises:
-        UsageError: Anything else that is not a cluster of chief, workers and evaluators with this process in it.
+        UsageError: It is not a cluster of chief, workers and evaluators with this process in it.
     """
     if text is None or not text.strip():
         return None
@@ -69,7 +69,7 @@ def parse_tf_config(text: str | None) -> TfConfig | None:
     spec = _read_cluster(_member(config, "cluster", ""))
     task = _member(config, "task", "")
     task_type = _read_task_type(_member(task, "type", "task."), spec)
-    # An evaluator need not stand in the cluster, as nobody connects to it: then there is one.
+    # The cluster may leave the evaluator out, as nobody connects to it: then there is one.
     count = spec.count(task_type) or 1
     index = parse_index(task.get("index"), count, f"{VARIABLE} task.index", present="index" in task)
     return TfConfig(spec, task_type, index)
@@ -119,7 +119,7 @@ def parse_index(value: object, count: int, where: str, *, present: bool = True) 
 
 
 class _Object(dict[str, Any]):
-    """A JSON object that remembers whether the text had one of its keys twice."""
+    """A JSON object that remembers a key that the text had twice."""
 
     repeated: str | None = None
 
@@ -154,7 +154,7 @@ def _decode(text: str) -> Any:
 
 
 def _explain(text: str, error: json.JSONDecodeError) -> tuple[str, str | None]:
-    """Say what the parser stumbled over, for the mistakes that people make."""
+    """Return what is wrong and a hint, for common mistakes."""
     position = error.pos
     rest = text[position:].lstrip()
     before = text[:position].rstrip()

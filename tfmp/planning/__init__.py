@@ -1,1 +1,1 @@
-"""What each worker gets, worked out before anything starts. Pure: host and environment are passed in."""
+"""Plans a run before anything starts: what each worker gets. Pure: host and environment are passed in."""

@@ -1,4 +1,4 @@
-"""How a global batch is shared out and how many steps see all samples: the arithmetic behind a plan."""
+"""The arithmetic of a plan: how a global batch is shared, and how many steps see all samples."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ if TYPE_CHECKING:
     from tfmp.config.schema import TrainingConfig
     from tfmp.planning.layout import Layout
 
-# Steps that one call into TensorFlow holds, where nothing is known of the model. A call costs about a millisecond
-# (`docs/performance.md`).
+# Steps of one call into TensorFlow for an unknown model. A call costs about a millisecond (`docs/performance.md`).
 _STEPS_PER_EXECUTION = 32
 _MOST_STEPS_PER_EXECUTION = 512
 _SPLIT_FROM_STEPS = 128
-# How long a call may last, by a guess at the machine: progress, stop requests and checkpoints wait for its end.
+# How long a call may last on a guessed machine: progress, stop requests and checkpoints wait for its end.
 _EXECUTION_S = 0.35
 _FLOPS_PER_S = 1e11  # a slow core has a quarter of it, a fast one twice as much
 _UPDATE_S = 2e-9  # a parameter's gradient, sum and update
@@ -33,9 +32,9 @@ def batch_shares(samples: int, replicas: int) -> tuple[int, ...]:
 
 
 def most_steps_per_execution(row_flops: int, rows: int, parameters: int | None) -> int:
-    """Return how many steps a call into TensorFlow may hold: enough to hide the call, few enough to hear of it.
+    """Return how many steps a call into TensorFlow may run: enough to hide its cost, few enough to see progress.
 
-    By a rule, not a clock: the same on every machine and in every run. (It changes no bit of the weights anyway.)
+    A rule, not a clock, decides: the same on every machine and in every run. (It changes no bit of the weights.)
 
     Args:
         row_flops: Floating-point operations for each row and parameter: 6 for a training step, 2 for an evaluation.
@@ -49,10 +48,10 @@ def most_steps_per_execution(row_flops: int, rows: int, parameters: int | None) 
 
 
 def _evenly(steps: int, most: int) -> int:
-    """Executions of about one length, none longer than ``most`` steps.
+    """Return the steps of executions of about equal length, at most ``most``.
 
-    Two at least where that costs little: the first of a run, in which TensorFlow traces and compiles, is left out of
-    the epoch's rate.
+    There are at least two where that costs little: the first of a run, in which TensorFlow traces and compiles, does
+    not count for the epoch's rate.
     """
     return -(-steps // max(2 if steps >= _SPLIT_FROM_STEPS else 1, -(-steps // most)))
 
@@ -65,12 +64,12 @@ class BatchPlan:
         global_batch: Samples of a step, over all replicas.
         per_replica_batch: Rows that every replica computes: the global batch over the replicas, rounded up.
         shares: Samples of each replica in a full step; they differ by one at most.
-        party: What the replicas are called: ``worker`` where each worker is one replica, else ``replica``.
+        party: What a replica is called: ``worker`` if each worker is one replica, else ``replica``.
         train_samples: Training samples.
         steps_per_epoch: Steps of an epoch.
         steps_per_pass: Steps that see each training sample once.
         last_batch_samples: Samples of the last global batch of a pass; none is dropped.
-        steps_per_execution: Steps that one call into TensorFlow holds.
+        steps_per_execution: Steps of one call into TensorFlow.
         validation_samples: Validation samples.
         validation_batch: Samples of an evaluation step, over all replicas.
         validation_steps: Evaluation steps; each validation sample counts once.
@@ -91,7 +90,7 @@ class BatchPlan:
 
     @property
     def uneven(self) -> str | None:
-        """How a batch that does not divide is shared, or ``None``: ``64 over 3 workers: 22, 21, 21``."""
+        """How a batch that does not divide evenly is shared: ``64 over 3 workers: 22, 21, 21``; else ``None``."""
         if len(set(self.shares)) == 1:
             return None
         if len(self.shares) <= _MAX_LISTED:
@@ -114,8 +113,8 @@ def plan_batches(
         parameters: Of the model; ``None`` if not known.
 
     Raises:
-        UsageError: Fewer samples, or a smaller global batch, than replicas. (The configuration alone does not know
-            GPUs, nor a cluster that is discovered.)
+        UsageError: Fewer samples, or a smaller global batch, than replicas. (The configuration alone knows neither
+            GPUs nor a cluster that is discovered.)
     """
     replicas, batch_size = layout.replicas, training.batch_size
     parties = count(replicas, layout.replica_noun)

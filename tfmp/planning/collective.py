@@ -1,4 +1,4 @@
-"""Which collective sums the gradients: resolved from the configuration alone, so that a resumed run keeps it."""
+"""Chooses the collective that sums the gradients, from the configuration alone, so that a resumed run keeps it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Collective(NamedTuple):
 
     @property
     def communication(self) -> Literal["ring", "nccl"]:
-        """What TensorFlow's own collectives use, for what is not summed in shared memory."""
+        """What TensorFlow's own collectives use for everything that is not summed in shared memory."""
         return "nccl" if self.name == "nccl" else "ring"
 
 
@@ -48,8 +48,8 @@ def resolve_collective(requested: str, layout: Layout, hosts: Sequence[int], dev
         device: What the workers compute on.
 
     Raises:
-        UsageError: NCCL without GPUs, shared memory with GPUs or where workers have none in common, or an exchange
-            between processes within one process.
+        UsageError: NCCL without GPUs, shared memory with GPUs or between workers that share none, or a collective
+            between processes for a single process.
     """
     one_host = len(set(hosts)) == 1
     several_on_a_host = len(set(hosts)) < len(hosts)

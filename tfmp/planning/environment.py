@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
-#: Read when TensorFlow and numpy are imported, so the same for all workers of one fork server.
+#: Read when TensorFlow and numpy are imported, and so the same for all workers of one fork server.
 _READ_AT_IMPORT = ("OMP_NUM_THREADS",)
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -14,7 +14,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 def fork_server_environment(
     environ: Mapping[str, str], worker_env: Mapping[str, str], *, verbose: bool
 ) -> tuple[dict[str, str], list[str]]:
-    """The environment in which TensorFlow is imported.
+    """Return the environment in which TensorFlow is imported.
 
     Args:
         environ: The user's environment.
@@ -22,7 +22,7 @@ def fork_server_environment(
         verbose: Let TensorFlow's informational messages through.
 
     Returns:
-        The environment, and a line for each setting of the user's that was changed.
+        The environment, and a notice for each of the user's settings that was changed.
     """
     env, notices = dict(environ), []
     if env.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
@@ -44,16 +44,16 @@ def thread_env(
 ) -> dict[str, str]:
     """Return the thread variables of each local worker.
 
-    Without them each process makes a pool as large as the machine, blind to its siblings and to quotas.
+    Without them each process starts as many threads as the machine has cores, whatever its siblings and quota.
 
     Args:
         cores: Cores for all local workers together.
         local_workers: Number of workers on this machine.
-        environ: The user's environment: what it sets is kept.
-        threads_per_worker: The configuration's explicit number; it beats the environment.
+        environ: The user's environment; what it sets is kept.
+        threads_per_worker: The configured number, which takes precedence over the environment.
 
     Returns:
-        All three variables: max(1, cores // local_workers) threads each, unless said otherwise.
+        All three variables: max(1, cores // local_workers) threads each, unless set otherwise.
     """
     if threads_per_worker is not None:
         return dict.fromkeys(THREAD_VARIABLES, str(threads_per_worker))

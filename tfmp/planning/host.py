@@ -1,6 +1,6 @@
-"""What this machine gives to its workers: cores, threads, CPU placement, GPUs.
+"""What a machine offers its workers: cores, CPU placement, GPUs.
 
-Files are read below a root that is passed in, so that a container's or another machine's tree can stand in for ``/``.
+Files are read below a root that is passed in, so that a made-up tree can stand in for ``/``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Host:
 
     @classmethod
     def here(cls) -> Host:
-        """The machine that this process runs on, as far as it may be used.
+        """Return the machine that this process runs on, as far as it may be used.
 
         Raises:
             UsageError: ``CUDA_VISIBLE_DEVICES`` names one GPU twice.
@@ -50,11 +50,11 @@ class Host:
         return cls(available_cores(), cpus, visible_gpus(os.environ), dict(os.environ), numa_nodes(cpus))
 
     def cpu_sets(self, workers: int) -> tuple[frozenset[int] | None, ...]:
-        """Return the CPUs that each of so many workers is pinned to; ``None`` leaves it to the scheduler.
+        """Return the CPUs that each of several workers is pinned to; ``None`` leaves it to the scheduler.
 
-        Up to one worker a core the scheduler places better than a pin, within the worker's NUMA node. Beyond, worker i
-        runs on CPU i modulo cores, so that none moves. Where a quota, not the CPU set, is the limit, nobody is pinned:
-        other groups' pins would fall on the same first CPUs.
+        With at most one worker per core the scheduler places them better than a pin, within the worker's NUMA node.
+        With more, worker i runs on CPU i modulo cores and never moves. If a quota is the limit rather than the CPU set,
+        nobody is pinned: other groups would pin theirs to the same first CPUs.
         """
         if len(self.cpus) > self.cores:
             return (None,) * workers
@@ -64,18 +64,18 @@ class Host:
 
 
 def affinity_cpus() -> tuple[int, ...]:
-    """Return the numbers of the CPUs that this process may run on (taskset, cpusets), ascending."""
+    """Return the numbers of the CPUs that this process may run on (taskset, cpusets), in ascending order."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
 def available_cores(root: Path = procfs.ROOT, affinity: int | None = None) -> int:
-    """Return how many cores this process can use: CPU affinity and the quota of its control group.
+    """Return how many cores this process can use, given CPU affinity and the quota of its control group.
 
     Args:
         root: Where ``proc`` and ``sys`` lie.
-        affinity: Number of CPUs it may run on; ``None`` asks the system.
+        affinity: Number of CPUs that it may run on; ``None`` asks the system.
 
     Returns:
         The smaller of the two, at least 1. A quota of 1.5 cores counts as 2.
@@ -86,14 +86,17 @@ def available_cores(root: Path = procfs.ROOT, affinity: int | None = None) -> in
 
 
 def oversubscribed(cores: int, workers: int) -> str | None:
-    """Return a warning where more workers than cores run here, else ``None``."""
+    """Return a warning if more workers than cores run here, else ``None``."""
     if workers <= cores:
         return None
     return f"{workers} workers share {cores} {'core' if cores == 1 else 'cores'}: they will take turns, not run faster"
 
 
 def numa_nodes(cpus: Sequence[int], root: Path = procfs.ROOT) -> tuple[frozenset[int], ...]:
-    """Return the CPUs of each NUMA node that this process may run on, nodes without any left out.
+    """Return the CPUs of each NUMA node that this process may run on; nodes without any are left out.
+
+    A worker's memory lies on the node that first wrote it. A worker that stays on one node finds its weights, gradients
+    and optimizer state nearby, and shares its cache with workers of the same node.
 
     Args:
         cpus: Numbers of the allowed CPUs.
@@ -108,7 +111,7 @@ def numa_nodes(cpus: Sequence[int], root: Path = procfs.ROOT) -> tuple[frozenset
 
 
 def _parse_cpu_list(text: str) -> frozenset[int]:
-    """Return the numbers of a kernel's list such as ``0-3,8,10-11``; anything else in it is left out."""
+    """Return the numbers in a kernel's list such as ``0-3,8,10-11``; anything else is skipped."""
     found: set[int] = set()
     for part in text.strip().split(","):
         if match := re.fullmatch(r"(\d+)(?:-(\d+))?", part):
@@ -117,11 +120,11 @@ def _parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def _spread_over_nodes(workers: int, nodes: Sequence[frozenset[int]]) -> tuple[frozenset[int] | None, ...]:
-    """Return the CPUs that each worker of this machine is kept on; ``None`` leaves it to the scheduler.
+    """Return the CPUs that each worker of this machine is pinned to; ``None`` leaves it to the scheduler.
 
-    Neighbouring ranks share a node, each node has a part of the workers in proportion to its CPUs, and a worker may use
-    all CPUs of its node. With one node, with fewer workers than nodes (each may want more threads than a node has
-    CPUs), or with more workers than CPUs, nobody is kept anywhere.
+    Neighbouring ranks share a node, the number of workers on a node is proportional to its CPUs, and a worker may use
+    all CPUs of its node. Nobody is pinned on a single node, with fewer workers than nodes (a worker may want more
+    threads than a node has CPUs), or with more workers than CPUs.
 
     Args:
         workers: Number of workers on this machine.
@@ -134,17 +137,17 @@ def _spread_over_nodes(workers: int, nodes: Sequence[frozenset[int]]) -> tuple[f
     for node in nodes:
         counted += len(node)
         ends.append(counted / total)
-    # A worker belongs to the node that its middle falls into, all CPUs and all workers laid out from 0 to 1.
+    # With all CPUs, and all workers, laid out from 0 to 1: a worker belongs to the node that its middle falls into.
     places = [next(i for i, end in enumerate(ends) if (worker + 0.5) / workers <= end) for worker in range(workers)]
     return tuple(nodes[place] for place in places)
 
 
 def visible_gpus(environ: Mapping[str, str], root: Path = procfs.ROOT) -> tuple[str, ...]:
-    """Return the names of the GPUs that this process may use, without asking a driver.
+    """Return the names of the GPUs that this process may use, without asking the driver.
 
     Args:
-        environ: ``CUDA_VISIBLE_DEVICES`` is taken as given: numbers, GPU UUIDs, MIG ids. As in CUDA, the list ends at
-            a negative number, and an empty value hides every GPU.
+        environ: ``CUDA_VISIBLE_DEVICES`` may hold numbers, GPU UUIDs or MIG ids. As in CUDA, the list ends at a
+            negative number, and an empty value hides every GPU.
         root: Where ``proc`` lies: the NVIDIA driver lists its GPUs there.
 
     Raises:
@@ -171,7 +174,7 @@ def choose_device(requested: str, gpus: Sequence[str]) -> Device:
         gpus: Visible GPUs.
 
     Raises:
-        UsageError: GPUs are asked for and none is visible.
+        UsageError: GPUs are requested and none is visible.
     """
     if requested == "gpu" and not gpus:
         raise UsageError(
@@ -195,11 +198,11 @@ def share_gpus(
         gpus: What :func:`visible_gpus` says; may be empty.
         workers: Number of workers on this machine.
         workers_option: The option that sets the number of workers, for the hint.
-        cpu_option: What trains without GPUs, for the hint.
+        cpu_option: How to run without GPUs, for the hint.
 
     Raises:
-        UsageError: The GPUs cannot be shared out equally. Two workers on one GPU would fight for its memory, and
-            unequal workers cannot take part in one collective.
+        UsageError: The GPUs cannot be shared equally. Two workers on one GPU would compete for its memory, and unequal
+            workers cannot join one collective.
     """
     each, rest = divmod(len(gpus), workers)
     if rest:

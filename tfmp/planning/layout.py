@@ -1,4 +1,4 @@
-"""How a training is laid out over processes and devices: what the rest of the program asks, and never compares."""
+"""How a training is laid out over processes and devices. The rest of the program asks, and never compares names."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Kind = Literal["multi-worker", "mirrored"]
 
 @dataclass(frozen=True)
 class Layout:
-    """A mesh of data × model devices, and the workers that they belong to.
+    """A mesh of data × model devices, distributed over workers.
 
     Attributes:
         kind: The strategy: ``multi-worker`` (a process a worker) or ``mirrored`` (one process).
-        data: Replicas: copies of the model that compute in step, each on samples of its own.
+        data: Replicas: copies of the model that compute in step, each on its own samples.
         model: Devices that hold one replica together.
         workers: Worker processes.
         devices_per_worker: Devices of each of them.
@@ -46,7 +46,7 @@ class Layout:
 
     @property
     def is_multi_process(self) -> bool:
-        """Whether the workers are a cluster: each has an address and a TF_CONFIG, even where there is one only."""
+        """Whether the workers form a cluster: each has an address and a TF_CONFIG, even a single one."""
         return self.kind == "multi-worker"
 
     @property
@@ -65,16 +65,16 @@ class Layout:
 
     @property
     def replica_noun(self) -> str:
-        """What a person calls one replica: ``worker`` where each worker is one."""
+        """What messages call a replica: ``worker`` if each worker is one."""
         return "worker" if self.is_multi_process and self.replicas == self.workers else "replica"
 
 
 def mirrored_gpus(device: Device, devices: int | None, gpus: Sequence[str]) -> tuple[tuple[str, ...], int]:
-    """Return the GPUs of the one worker of the mirrored strategy, and its number of devices.
+    """Return the GPUs of the mirrored strategy's worker, and its number of devices.
 
     Args:
         device: ``cpu`` or ``gpu``.
-        devices: Number of devices asked for; ``None``: every GPU, on the CPU one, as TensorFlow does.
+        devices: Requested number of devices. ``None``: every GPU, or one CPU, as TensorFlow does.
         gpus: Visible GPUs.
 
     Raises:

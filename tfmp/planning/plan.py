@@ -1,6 +1,6 @@
-"""The plan of a run: what every worker will be given, worked out before anything starts.
+"""The plan of a run: what every worker gets, worked out before anything starts.
 
-Pure: the same input gives the same plan. The host and its environment are passed in; ports come last.
+Pure: the same input gives the same plan. Host and environment are passed in; ports are added last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class WorkerPlan:
 
     Attributes:
         rank: Its rank.
-        local: Whether it runs on this machine. Of other machines only cluster and batch are known here.
+        local: Whether it runs on this machine. Of other machines, only cluster and batch are known here.
         env: Variables to set over the inherited environment, TF_CONFIG among them.
         unset: Variables to remove from the inherited environment.
         cpus: CPUs it is pinned to; ``None`` for no pinning.
@@ -49,7 +49,7 @@ class WorkerPlan:
         task_type: ``chief`` or ``worker``.
         task_index: Its index among the tasks of that type.
         address: ``host:port``; ``None`` without a cluster, or before the ports are known.
-        tf_config: Its TF_CONFIG; ``None`` where it has no address.
+        tf_config: Its TF_CONFIG; ``None`` if it has no address.
     """
 
     rank: int
@@ -96,8 +96,8 @@ class Plan:
         epochs: Epochs.
         compiled: Which parts of a step are compiled with XLA.
         workers: The workers, by rank.
-        warnings: Sentences that the user should read.
-        hosts: The host of each worker, as a number: by the addresses alone.
+        warnings: Warnings for the user.
+        hosts: The host of each worker, as a number, judged by the addresses alone.
     """
 
     layout: Layout
@@ -122,11 +122,11 @@ class Plan:
 
     @property
     def port_count(self) -> int:
-        """How many ports :meth:`with_ports` expects: one for each worker that has no address yet."""
+        """Number of ports that :meth:`with_ports` expects: one for each worker without an address."""
         return sum(worker.address is None for worker in self.workers) if self.layout.is_multi_process else 0
 
     def with_ports(self, ports: Sequence[int]) -> Plan:
-        """Return the plan of a local run with its workers' ports, by rank.
+        """Return the plan of a local run with a port for each worker, by rank.
 
         Raises:
             ValueError: More or fewer ports than :attr:`port_count`.
@@ -161,7 +161,7 @@ class Plan:
         ]
 
     def worker_rows(self) -> list[tuple[str, ...]]:
-        """Return a row of texts for each worker, in the order of :data:`WORKER_COLUMNS`; "-" where nothing is known."""
+        """Return a row of texts for each worker, in the order of :data:`WORKER_COLUMNS`; "-" for what is unknown."""
         return [
             (
                 str(worker.rank),
@@ -177,7 +177,7 @@ class Plan:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan as plain dicts, lists, numbers and texts, ready for ``json.dumps``."""
+        """Return the plan as values for ``json.dumps``."""
         return {
             "strategy": self.strategy,
             "device": self.device,
@@ -200,15 +200,14 @@ def make_plan(
         config: The configuration.
         dataset: What the data set holds.
         host: What this machine offers the workers that run on it.
-        cluster: The workers' addresses. ``None``: as many workers on this machine as the configuration says, whose
-            ports :meth:`Plan.with_ports` adds.
+        cluster: The workers' addresses. ``None``: a local run with the configured number of workers, whose ports
+            :meth:`Plan.with_ports` adds.
         ranks: With ``cluster``: the workers on this machine, which share what it offers.
 
     Raises:
-        UsageError: Fewer samples or a smaller batch than replicas, GPUs that are asked for but not there or cannot be
-            shared equally, a collective that does not fit, labels of one class, or addresses in the configuration and
-            no ``cluster``.
-        ValueError: A cluster, and no ranks.
+        UsageError: Fewer samples or a smaller batch than replicas, GPUs that are missing or cannot be shared equally, a
+            collective that does not fit, labels of one class, or a local run whose configuration lists addresses.
+        ValueError: A cluster without ranks.
     """
     _check_classes(config, dataset)
     size = cluster.size if cluster else _local_workers(config)
@@ -252,11 +251,11 @@ def make_plan(
 def compiled_parts(
     config: RunConfig, layout: Layout, device: Device, steps_per_epoch: int, parameters: int | None
 ) -> Compiled:
-    """Return which parts of a step are compiled with XLA, by a rule that pays.
+    """Return which parts of a step to compile with XLA: what pays for itself.
 
-    A function of what all workers know alone: it changes bits of the result. On CPUs (`benchmarks/step.py`) a compiled
-    *apply* saves 0.6 ns a parameter and step, and costs 0.35 s at the start; a compiled *forward and backward* is no
-    faster at 16 rows and slower at 128.
+    It changes bits of the result, and so depends only on what all workers know. On CPUs (`benchmarks/step.py`) a
+    compiled *apply* saves 0.6 ns a parameter and step, and costs 0.35 s at the start; a compiled *forward and backward*
+    is no faster at 16 rows and slower at 128.
 
     Args:
         config: The configuration.
@@ -283,18 +282,18 @@ def count_parameters(config: RunConfig, dataset: DatasetHeader) -> int:
 def _check_classes(config: RunConfig, dataset: DatasetHeader) -> None:
     if dataset.classes < 2 and config.model.factory is None:  # one output of a softmax is always 1: a loss of 0
         raise UsageError(
-            "expected labels of two classes or more, found one class only",
+            "expected labels of at least two classes, found one",
             where=f"data set {dataset.name}",
-            hint="check the labels; a model of your own (model.factory) may do without classes",
+            hint="check the labels, or give a model that needs no classes: model.factory",
         )
 
 
 def _local_workers(config: RunConfig) -> int:
     if config.cluster.worker_addresses is not None:
         raise UsageError(
-            "tfmp train starts workers on this machine only: expected a number of workers, received addresses",
+            "expected a number of workers, received addresses: tfmp train starts workers on this machine only",
             where="cluster.workers",
-            hint="give a number (--workers 4), or run tfmp worker with its --index on each host",
+            hint="--workers 4, or run tfmp worker with its --index on each host",
         )
     return config.cluster.worker_count
 
@@ -317,7 +316,7 @@ def _workers(
                 rank=rank,
                 local=local is not None,
                 env={} if local is None else {**env, GPU_VARIABLE: ",".join(gpus)} if gpus else dict(env),
-                # An inherited cluster would make TensorFlow look for peers that have no part in this run.
+                # With an inherited cluster TensorFlow would wait for peers that have no part in this run.
                 unset=() if layout.is_multi_process else ("TF_CONFIG",),
                 cpus=pins[local] if local is not None else None,
                 gpus=gpus,

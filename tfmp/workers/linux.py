@@ -1,4 +1,4 @@
-"""Linux process calls that the standard library does not offer, or not in every build."""
+"""Linux system calls that the standard library does not offer, or not in every build."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ def checked_call(name: str, *arguments: int) -> int:
 
 
 def become_subreaper() -> None:
-    """Make orphaned descendants children of this process instead of init's, so that it can find and end them."""
+    """Make orphaned descendants children of this process instead of init's, so that it can find and kill them."""
     checked_call("prctl", _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def set_parent_death_signal(signum: int) -> None:
-    """Ask the kernel for a signal when the thread that started this process ends. 0 takes the request back."""
+    """Ask the kernel for a signal when the thread that started this process ends; 0 cancels it."""
     checked_call("prctl", _PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
@@ -119,12 +119,12 @@ def session_of(pid: int) -> int | None:
 def sweep_children(is_ours: Callable[[int], bool], timeout_s: float) -> bool:
     """Kill and reap children of this process until none of ours is left.
 
-    With this process a subreaper, the children of a killed child become its own children: repeating the pass ends
-    whole trees, whatever sessions they moved to.
+    With this process a subreaper, the children of a killed child become its own children: repeated passes end whole
+    trees, whatever sessions they moved to.
 
     Args:
-        is_ours: Says of a child's process id whether it is to end.
-        timeout_s: Bound: a process in an uninterruptible system call cannot be killed.
+        is_ours: Tells by process id whether to kill a child.
+        timeout_s: Time limit: a process in an uninterruptible system call cannot be killed.
 
     Returns:
         Whether none is left.
@@ -152,7 +152,7 @@ def reap_strays(keep: int) -> None:
     """Reap zombies that became this process's children although others started them, as happens to PID 1.
 
     Args:
-        keep: A child whose end somebody else waits for.
+        keep: A child that somebody else waits for.
     """
     for pid in children():
         if pid != keep and state_of(pid) == "Z":

@@ -1,4 +1,4 @@
-"""TCP ports that stay ours from their choice until the workers listen on them."""
+"""Reserves TCP ports until the workers listen on them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,19 @@ _TRIES = 16
 
 
 class HeldPorts:
-    """Ports that no other program can take; a worker of this machine still can listen on them. A context manager.
+    """Ports that no other program can take, but workers of this machine can listen on. A context manager.
 
     Args:
-        host: The address they are held on.
         ports: Port numbers.
         sockets: What holds them.
     """
 
-    def __init__(self, host: str, ports: tuple[int, ...], sockets: list[socket.socket]) -> None:
-        self.host = host
+    def __init__(self, ports: tuple[int, ...], sockets: list[socket.socket]) -> None:
         self.ports = ports
         self._sockets = sockets
 
     def release(self) -> None:
-        """Let go of the ports."""
+        """Release the ports."""
         for sock in self._sockets:
             sock.close()
         self._sockets.clear()
@@ -46,18 +44,18 @@ class HeldPorts:
 def hold_ports(count: int, base_port: int | None = None, host: str = "127.0.0.1") -> HeldPorts:
     """Hold TCP ports until every worker listens on its own.
 
-    A port that is looked up, let go and handed to a worker can be stolen in between. Here each is bound, without
-    SO_REUSEADDR, so that a taken one is noticed; then the option is set, and TensorFlow's server, which sets it too,
-    may bind beside the holder, which never listens.
+    A port that is looked up, released and handed to a worker can be stolen in between. Here each port is bound, without
+    SO_REUSEADDR, so that one in use is noticed. Then the option is set: TensorFlow's server, which sets it too, can
+    bind the port beside this holder, which never listens.
 
     Args:
         count: Number of ports, 1 or more.
-        base_port: The first of ``count`` consecutive ports. ``None``: free ports of the system's choice.
+        base_port: The first of ``count`` consecutive ports. ``None``: the system chooses free ports.
         host: Address of this machine to bind.
 
     Raises:
-        UsageError: ``base_port`` is out of range, taken or not permitted, or ``host`` is not this machine's.
-        TfmpError: No free ports left.
+        UsageError: ``base_port`` is out of range, in use or not permitted, or ``host`` is not this machine's.
+        TfmpError: No port is free.
     """
     if count < 1:
         raise UsageError(f"expected at least one port, received {count}")
@@ -72,7 +70,7 @@ def hold_ports(count: int, base_port: int | None = None, host: str = "127.0.0.1"
             sock.close()
         raise
     ports = tuple(sock.getsockname()[1] for sock in held if sock.family != socket.AF_UNIX)
-    return HeldPorts(host, ports, held)
+    return HeldPorts(ports, held)
 
 
 def _hold(port: int, host: str) -> list[socket.socket]:
@@ -102,8 +100,8 @@ def _bind(sock: socket.socket, port: int, host: str) -> socket.socket | None:
     except OSError as error:
         if error.errno != errno.EADDRINUSE or port == 0:
             raise
-    # A connection of an earlier run in TIME_WAIT (a minute) refuses this bind, and would not refuse TensorFlow's. With
-    # the option set only a listener does; and, by the claim, another run of tfmp.
+    # An earlier run's connection in TIME_WAIT (a minute) blocks this bind, but would not block TensorFlow's. With the
+    # option set only a listener does; the claim stands for another run of tfmp.
     claim = _claim(port)
     if claim is not None:
         try:
@@ -116,7 +114,7 @@ def _bind(sock: socket.socket, port: int, host: str) -> socket.socket | None:
 
 
 def _claim(port: int) -> socket.socket | None:
-    """Claim a port among the runs of tfmp; ``None`` if another has it. Goes with the socket, or with the process."""
+    """Claim a port among the runs of tfmp; ``None`` if another has it. The claim ends with its socket or process."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         # An abstract name: like the port itself it belongs to the network namespace and leaves no file.
@@ -133,7 +131,7 @@ def _refused(port: int, host: str, error: OSError) -> TfmpError:
     where = f"{host}:{port}" if port else host
     if error.errno == errno.EADDRINUSE:
         if port == 0:
-            return TfmpError("no free port is left on this machine", where=where, hint="end programs that hold ports")
+            return TfmpError("no free port is left on this machine", where=where, hint="stop programs that hold ports")
         return UsageError(
             f"port {port} is in use by another program",
             where=where,

@@ -1,7 +1,7 @@
-"""A network namespace with nothing in it but ``lo``: ports of the workers that nobody outside can reach.
+"""A network namespace with only ``lo`` in it, so that nobody outside can reach the workers' ports.
 
-TensorFlow's server listens on every interface without authentication; inside such a namespace "every interface" is
-this machine's workers alone.
+TensorFlow's server listens on every interface without authentication. Inside such a namespace only the workers of this
+machine are on them.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ def enter() -> None:
 
 
 def refusal() -> str | None:
-    """Try :func:`enter` in a throw-away process, because a failure half way cannot be undone.
+    """Try :func:`enter` in a throw-away process, because a failure halfway cannot be undone.
 
     Returns:
-        ``None`` if it works here, else the reason why not, for a person.
+        ``None`` if it works here, else the reason why not, for the user.
     """
     read_end, write_end = os.pipe()
     pid = os.fork()

@@ -132,7 +132,7 @@ def test_labels_of_one_class_are_refused(inside: Callable[..., Done], tmp_path: 
     given = ("--set", "data.dataset=npz", "--set", f"data.path={path}", "--set", f"data.cache_dir={tmp_path}")
     done = inside("train", *given, "--dry-run")
     assert done.code == 2
-    assert "expected labels of two classes or more, found one class only" in done.err
+    assert "expected labels of at least two classes, found one" in done.err
     assert "data set npz" in done.err
     own_model = ("--set", "model.factory=os:getcwd")
     assert inside("train", *given, *own_model, "--dry-run").code == 0

@@ -280,7 +280,7 @@ def test_addresses_are_for_tfmp_worker() -> None:
 
 def test_labels_of_one_class_are_for_models_of_your_own() -> None:
     host = Host(1, (0,))
-    with pytest.raises(UsageError, match="expected labels of two classes or more"):
+    with pytest.raises(UsageError, match="expected labels of at least two classes"):
         make_plan(config(model__factory=None), header(classes=1), host)
     assert make_plan(config(), header(classes=1), host).replicas == 1
 
