@@ -5,16 +5,14 @@ Pure: the same input gives the same plan. Host and environment are passed in; po
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
 from tfmp.errors import UsageError
-from tfmp.planning.batches import BatchPlan, plan_batches
+from tfmp.planning.batches import BatchPlan, Compiled, compiled_parts, count_parameters, plan_batches
 from tfmp.planning.collective import Collective, resolve_collective
 from tfmp.planning.environment import no_proxy_env, thread_env
 from tfmp.planning.host import GPU_VARIABLE, Device, Host, choose_device, oversubscribed, share_gpus
@@ -25,10 +23,6 @@ if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig
     from tfmp.data.entry import DatasetHeader
 
-Compiled = Literal["none", "apply", "all"]
-
-#: From so many updated parameters on, over all steps, compiling pays for itself (see :func:`compiled_parts`).
-COMPILE_FROM_UPDATES = 600_000_000
 WORKER_COLUMNS = ("rank", "task", "address", "replicas", "samples a step", "threads", "CPUs", "GPUs")
 _LOCAL_HOST = "127.0.0.1"
 
@@ -246,37 +240,6 @@ def make_plan(
         hosts=hosts,
     )
     return made._in_cluster(cluster) if cluster else made
-
-
-def compiled_parts(
-    config: RunConfig, layout: Layout, device: Device, steps_per_epoch: int, parameters: int | None
-) -> Compiled:
-    """Return which parts of a step to compile with XLA: what pays for itself.
-
-    It changes bits of the result, and so depends only on what all workers know. On CPUs (`benchmarks/step.py`) a
-    compiled *apply* saves 0.6 ns a parameter and step, and costs 0.35 s at the start; a compiled *forward and backward*
-    is no faster at 16 rows and slower at 128.
-
-    Args:
-        config: The configuration.
-        layout: The replicas.
-        device: What they compute on.
-        steps_per_epoch: Steps of an epoch.
-        parameters: Of the model; ``None`` if not known.
-    """
-    if config.training.jit_compile is not None:
-        return "all" if config.training.jit_compile else "none"
-    if parameters is None or not layout.is_multi_process or device != "cpu":
-        return "none"
-    updates = config.training.epochs * steps_per_epoch * parameters
-    return "apply" if updates >= COMPILE_FROM_UPDATES else "none"
-
-
-def count_parameters(config: RunConfig, dataset: DatasetHeader) -> int:
-    """Return the trainable parameters of the built-in MLP."""
-    widths = [math.prod(dataset.image_shape), *config.model.units, dataset.classes]
-    normalized = 2 * sum(config.model.units) if config.model.batch_normalization else 0
-    return sum(a * b + b for a, b in itertools.pairwise(widths)) + normalized
 
 
 def _check_classes(config: RunConfig, dataset: DatasetHeader) -> None:

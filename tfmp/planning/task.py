@@ -12,8 +12,9 @@ from tfmp.planning.layout import Layout
 
 if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig
+    from tfmp.planning.batches import Compiled
     from tfmp.planning.host import Device
-    from tfmp.planning.plan import Compiled, Plan
+    from tfmp.planning.plan import Plan
 
 
 @dataclass(frozen=True)

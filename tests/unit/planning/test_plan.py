@@ -10,11 +10,9 @@ import pytest
 from tests.unit.planning.plans import config, header
 from tests.unit.planning.plans import make as plan
 from tfmp.cluster.spec import ClusterSpec
-from tfmp.config import RunConfig
 from tfmp.errors import UsageError
 from tfmp.planning.host import Host
-from tfmp.planning.layout import Layout
-from tfmp.planning.plan import COMPILE_FROM_UPDATES, WORKER_COLUMNS, compiled_parts, count_parameters, make_plan
+from tfmp.planning.plan import WORKER_COLUMNS, make_plan
 
 MIRRORED: Any = {"cluster__strategy": "mirrored"}
 
@@ -285,29 +283,7 @@ def test_labels_of_one_class_are_for_models_of_your_own() -> None:
     assert make_plan(config(), header(classes=1), host).replicas == 1
 
 
-@pytest.mark.parametrize(
-    ("model", "parameters"),
-    [
-        ({}, 784 * 128 + 128 + 128 * 10 + 10),
-        ({"units": []}, 784 * 10 + 10),
-        ({"units": [3, 2], "batch_normalization": True}, 784 * 3 + 3 + 3 * 2 + 2 + 2 * 10 + 10 + 2 * (3 + 2)),
-    ],
-)
-def test_the_parameters_of_the_mlp_are_counted(model: dict[str, Any], parameters: int) -> None:
-    assert count_parameters(RunConfig.model_validate({"model": model}), header()) == parameters
-
-
-def test_the_optimizer_is_compiled_where_the_run_is_long_enough() -> None:
-    enough = -(-COMPILE_FROM_UPDATES // 101_770)
-    mlp = config(model__factory=None, training__epochs=1)
-    several, one = Layout.data_parallel("multi-worker", 2, 1), Layout.data_parallel("mirrored", 1, 2)
-    assert compiled_parts(mlp, several, "cpu", enough - 1, 101_770) == "none"
-    assert compiled_parts(mlp, several, "cpu", enough, 101_770) == "apply"
-    assert compiled_parts(mlp, one, "cpu", enough, 101_770) == "none"
-    assert compiled_parts(mlp, several, "gpu", enough, 101_770) == "none"
-    assert compiled_parts(mlp, several, "cpu", enough, None) == "none", "a model of your own"
-    assert compiled_parts(config(training__jit_compile=True), several, "cpu", 1, None) == "all"
-    assert compiled_parts(config(training__jit_compile=False), several, "cpu", enough, 101_770) == "none"
+def test_long_runs_of_the_built_in_model_are_compiled() -> None:
     long: dict[str, Any] = {"training__epochs": 100, "model__factory": None}
     assert plan(**long).compiled == "apply"
     assert plan(**{**long, "training__epochs": 2}).compiled == "none"
