@@ -18,9 +18,9 @@ from tfmp.bench.progress import PlainProgress, make_progress
 from tfmp.bench.tables import advice_lines, show, tables
 from tfmp.bench.trials import Trial, TrialPlan
 from tfmp.commands.bench_plan import BenchOptions, Resolve, epochs_to_run, plan_trials
-from tfmp.commands.output import eprint, say
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError, UsageError
 from tfmp.planning.inputs import Machine
+from tfmp.report.output import eprint, say
 from tfmp.rundir.claim import claim_run_folder
 from tfmp.rundir.layout import write_json
 from tfmp.text import count

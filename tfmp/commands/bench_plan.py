@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tfmp.bench.trials import TrialPlan, default_workers
-from tfmp.commands.output import noop, say
 from tfmp.commands.user_code import check_user_code
 from tfmp.data.cache import prepare
 from tfmp.errors import UsageError
 from tfmp.planning.inputs import Machine, plan_local_run
+from tfmp.report.output import noop, say
 
 if TYPE_CHECKING:
     from tfmp.config import Resolved

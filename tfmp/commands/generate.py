@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tfmp.commands.output import eprint
 from tfmp.config import FlagValue, resolve
 from tfmp.deploy.compose import FILE_NAME as COMPOSE_FILE
 from tfmp.deploy.compose import addresses, compose
@@ -19,6 +18,7 @@ from tfmp.deploy.kubernetes import kubernetes
 from tfmp.deploy.slurm import FILE_NAME as SLURM_FILE
 from tfmp.deploy.slurm import slurm
 from tfmp.errors import EXIT_OK, UsageError
+from tfmp.report.output import eprint
 from tfmp.rundir.claim import run_name
 
 if TYPE_CHECKING:

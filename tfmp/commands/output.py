@@ -1,9 +1,8 @@
-"""What a command says of a run on standard output and standard error."""
+"""The plan of a run, printed."""
 
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING
 
 from tfmp.report.summary import print_rows, print_table
@@ -39,18 +38,3 @@ def print_plan(resolved: Resolved, plan: Plan) -> None:
             print(f"  worker {worker.rank}: TF_CONFIG={json.dumps(json.loads(worker.tf_config))}")
     for warning in plan.warnings:
         print(f"warning: {warning}")
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    print(text, flush=True)
-
-
-def noop(text: str) -> None:
-    """Print nothing."""
-    del text
-
-
-def eprint(text: str) -> None:
-    """Print a line on standard error at once."""
-    print(text, file=sys.stderr, flush=True)

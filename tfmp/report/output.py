@@ -1,4 +1,4 @@
-"""Output that may end before the run does: a reader that goes away (``tfmp train | head``) does not end a training."""
+"""What the launcher prints: a reader that goes away (``tfmp train | head``) does not end a training."""
 
 from __future__ import annotations
 
@@ -77,3 +77,17 @@ def _lasting(stream: TextIO, fd: int, on_gone: Callable[[], None]) -> TextIO:
         errors=stream.errors,
         line_buffering=True,
     )
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def eprint(text: str) -> None:
+    """Print a line on standard error at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def noop(*_: object) -> None:
+    """Do nothing, for whoever expects a function to call."""

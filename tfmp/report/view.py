@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from tfmp.text import count, metrics_text, rate, seconds, without_colours
+from tfmp.workers.events import EpochEnd, Progress, Ready, Validating, WorkerEvent
 
 #: In a pipe, an epoch that takes long shows that it is alive.
 _PLAIN_PROGRESS_EVERY_S = 10.0
@@ -50,44 +51,42 @@ class PlainView:
         if self.verbosity >= 0:
             self._print(text)
 
-    def on_event(self, rank: int, event: Mapping[str, Any]) -> None:
+    def on_event(self, rank: int, event: WorkerEvent) -> None:
         """Show one event of worker ``rank``."""
-        kind = event.get("event")
-        if kind == "ready":
-            self._ready.add(rank)
-            if len(self._ready) == self.workers:
-                self.say(f"ready: {count(self.workers, 'worker')} after {seconds(self._clock() - self._began)}")
-        elif rank != 0:
-            return
-        elif kind == "progress":
-            self.progress(event)
-        elif kind == "epoch":
-            self.epoch(event)
-        elif kind == "validating":
-            self.validating()
+        match event:
+            case Ready():
+                self._ready.add(rank)
+                if len(self._ready) == self.workers:
+                    self.say(f"{count(self.workers, 'worker')} ready in {seconds(self._clock() - self._began)}")
+            case Progress() if rank == 0:
+                self.progress(event)
+            case EpochEnd() if rank == 0:
+                self.epoch(event)
+            case Validating() if rank == 0:
+                self.validating()
 
     def on_line(self, rank: int, stream: str, text: str) -> None:
         """Show a line that worker ``rank`` printed; tfmp's own are in the log file only."""
         if self.verbosity > 0 or (self.verbosity == 0 and not text.startswith(_OWN_PREFIX) and text.strip()):
             self._print(f"[worker {rank}] {without_colours(text)}")
 
-    def progress(self, event: Mapping[str, Any]) -> None:
+    def progress(self, event: Progress) -> None:
         """Show how far the epoch is, now and then."""
         now = self._clock()
-        if now - self._last_progress >= _PLAIN_PROGRESS_EVERY_S and event["step"] < self.steps_per_epoch:
+        if now - self._last_progress >= _PLAIN_PROGRESS_EVERY_S and event.step < self.steps_per_epoch:
             self._last_progress = now
-            place = f"epoch {event['epoch']}/{self.epochs}  step {event['step']:,}/{self.steps_per_epoch:,}"
-            self.say(f"{place}  {metrics_text(event)}  {rate(event.get('samples_per_second'))}")
+            place = f"epoch {event.epoch}/{self.epochs}  step {event.step:,}/{self.steps_per_epoch:,}"
+            self.say(f"{place}  {metrics_text(event.metrics)}  {rate(event.samples_per_second)}")
 
-    def epoch(self, event: Mapping[str, Any]) -> None:
+    def epoch(self, event: EpochEnd) -> None:
         """Show an epoch's results."""
         self._last_progress = self._clock()
         self.say(self.epoch_text(event))
 
-    def epoch_text(self, event: Mapping[str, Any]) -> str:
+    def epoch_text(self, event: EpochEnd) -> str:
         """One line for an epoch's results."""
-        speed = rate(event.get("samples_per_second"))
-        return f"epoch {event['epoch']}/{self.epochs}  {metrics_text(event)}  {speed}  {seconds(event['seconds'])}"
+        speed = rate(event.samples_per_second)
+        return f"epoch {event.epoch}/{self.epochs}  {metrics_text(event.metrics)}  {speed}  {seconds(event.seconds)}"
 
     def validating(self) -> None:
         """Show that validation runs."""
@@ -124,19 +123,19 @@ class LiveView(PlainView):
         self._trained_from: tuple[float, int] | None = None
         self._progress.start()
 
-    def progress(self, event: Mapping[str, Any]) -> None:
+    def progress(self, event: Progress) -> None:
         """Move the bar."""
-        now, step = self._clock(), int(event["step"])
-        done = (int(event["epoch"]) - 1) * self.steps_per_epoch + step
+        now, step = self._clock(), event.step
+        done = (event.epoch - 1) * self.steps_per_epoch + step
         if self._trained_from is None:
             self._trained_from = (now, done)
         since, from_step = self._trained_from
         total = self.epochs * self.steps_per_epoch
         left = (now - since) / (done - from_step) * (total - done) if done > from_step else None
-        facts = [f"{step}/{self.steps_per_epoch}", metrics_text(event), rate(event.get("samples_per_second"))]
+        facts = [f"{step}/{self.steps_per_epoch}", metrics_text(event.metrics), rate(event.samples_per_second)]
         if left is not None:
             facts.append(f"{seconds(left)} left")
-        description = f"epoch {event['epoch']}/{self.epochs}"
+        description = f"epoch {event.epoch}/{self.epochs}"
         self._progress.update(
             self._task, description=description, completed=done, total=total, facts="  ".join(filter(None, facts))
         )

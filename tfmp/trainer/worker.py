@@ -26,6 +26,7 @@ from tfmp.distribute.control import FitControl
 from tfmp.errors import EXIT_TERMINATED, TfmpError
 from tfmp.planning.host import available_cores
 from tfmp.rundir.layout import RunFolder
+from tfmp.workers.events import FailedAfter, LeftOnRequest, ModelSaved, Ready, UserError, WeightsDigest
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
@@ -84,12 +85,12 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
     try:
         train(WorkerTask(**payload), channel, control)
     except TfmpError as error:
-        channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
+        channel.send(UserError(error.what, error.where, error.hint))
         print(error.render(), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
     except Exception:
         # Progress is told now and then only; that two attempts failed at the same step must be known exactly.
-        channel.send({"event": "failed_after", "step": control.steps})
+        channel.send(FailedAfter(control.steps))
         raise
 
 
@@ -102,7 +103,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
     from tfmp.distribute import StrategySpec, bridge, build_strategy
     from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
-    from tfmp.trainer.callbacks import Progress, TensorBoardFiles
+    from tfmp.trainer.callbacks import ProgressReporter, TensorBoardFiles
     from tfmp.trainer.faults import FaultInjector, Send
     from tfmp.trainer.model import build_callbacks, build_model, set_precision
 
@@ -129,7 +130,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
     signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
     print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
-    channel.send({"event": "ready", "replicas": strategy.num_replicas_in_sync})
+    channel.send(Ready(strategy.num_replicas_in_sync))
 
     set_precision(config.training.precision)
     keras.utils.set_random_seed(config.training.seed)
@@ -156,7 +157,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     if chief and config.run.tensorboard:
         callbacks.append(TensorBoardFiles(folder))
     callbacks.append(
-        Progress(
+        ProgressReporter(
             channel.send,
             control,
             history,
@@ -203,7 +204,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             validation_freq=config.training.validation_every or [epochs],
         )
     except StopAgreed:
-        channel.send({"event": "stopped", "asked": control.stop_wanted})
+        channel.send(LeftOnRequest(control.stop_wanted))
         _leave_together(strategy)
         raise SystemExit(EXIT_TERMINATED) from None
     finally:
@@ -216,8 +217,8 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         began = time.perf_counter()
         folder.require()
         save_model(model, state, folder.model)
-        channel.send({"event": "saved", "path": str(folder.model), "seconds": time.perf_counter() - began})
-    channel.send({"event": "weights", "sha256": digest})
+        channel.send(ModelSaved(str(folder.model), time.perf_counter() - began))
+    channel.send(WeightsDigest(digest))
     _leave_together(strategy)
 
 

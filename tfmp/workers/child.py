@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from tfmp.workers.events import EXCEPTION, NOT_STARTED, EventChannel
+from tfmp.workers.events import EventChannel, NotStarted, UncaughtException
 from tfmp.workers.linux import set_parent_death_signal
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND
 
@@ -39,7 +39,7 @@ def live(
     """Become the worker that ``order`` describes, run it, and end the process. Never returns, never raises.
 
     Args:
-        order: The spawn message: rank, env, unset, argv or target, payload, cpus, cwd.
+        order: The spawn message: rank, env, unset, argv or target, payload, cpus.
         fds: Write ends of the worker's standard output, standard error and event pipe, and a file for its stacks.
         fork_server_pid: The parent; without it the worker must not live.
         restore: Variables the fork server set for itself, with the launcher's values (``None``: not set).
@@ -56,7 +56,7 @@ def live(
             code = _call(order, channel, fds[3])
         except _NotStarted as error:
             code = error.exit_code
-            channel.send({"event": NOT_STARTED, "reason": str(error)})
+            channel.send(NotStarted(str(error)))
             os.write(2, f"tfmp: {error}\n".encode(errors="replace"))
     except BaseException:
         with suppress(BaseException):
@@ -113,11 +113,6 @@ def _settle(order: Mapping[str, Any], restore: Mapping[str, str | None]) -> None
     for name in order["unset"]:
         os.environ.pop(name, None)
     os.environ.update(order["env"])
-    if order["cwd"] is not None:
-        try:
-            os.chdir(order["cwd"])
-        except OSError as error:
-            raise _NotStarted(f"cannot enter the working folder {order['cwd']}: {error.strerror}") from error
     if order["cpus"] is not None:
         try:
             os.sched_setaffinity(0, order["cpus"])
@@ -160,7 +155,7 @@ def _call(order: Mapping[str, Any], channel: EventChannel, stacks_fd: int) -> in
         return _exit_code(leave)
     except BaseException as error:
         # First of all: the order of these events tells a culprit from its victims, and a traceback takes time.
-        channel.send({"event": EXCEPTION, "type": type(error).__name__, "message": _shortened(str(error))})
+        channel.send(UncaughtException(type(error).__name__, _shortened(str(error))))
         traceback.print_exc()
         return 1
     return 0

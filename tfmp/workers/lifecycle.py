@@ -26,12 +26,12 @@ from tfmp.workers.lifecycle_events import (
     GiveUp,
     Kill,
     NotForked,
-    Ready,
     Reason,
     SignalReceived,
     Started,
     StopRequested,
     Terminate,
+    WorkerReady,
 )
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, Cause, GroupResult, WorkerExit
 
@@ -84,7 +84,7 @@ class Lifecycle:
 
     Args:
         ranks: All workers.
-        reporting: Those that will report :class:`Ready`.
+        reporting: Those that will report :class:`WorkerReady`.
         policy: The waits.
         now_s: The time, on the clock of all later calls.
     """
@@ -102,11 +102,6 @@ class Lifecycle:
         self._stopped_by: int | None = None
         self._signalled_s: float | None = None
         self._signal: int | None = None
-
-    @property
-    def phase(self) -> Phase:
-        """Where the group stands."""
-        return self._phase
 
     @property
     def deadline_s(self) -> float | None:
@@ -142,7 +137,7 @@ class Lifecycle:
             case NotForked(rank, reason):
                 self._workers[rank].reason = reason
                 return self._ended(rank, EXIT_CANNOT_EXECUTE, None, now_s)
-            case Ready(rank):
+            case WorkerReady(rank):
                 self._unready.discard(rank)
                 self._all_ready()
             case Failing(rank):

@@ -17,7 +17,7 @@ from tfmp.workers.lifecycle_events import (
     GiveUp,
     Kill,
     NotForked,
-    Ready,
+    WorkerReady,
     Reason,
     SignalReceived,
     Started,

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from tfmp.workers.events import WorkerEvent
+from tfmp.workers.group import WorkerGroup
 
 Conclusion = Literal["out of memory", "killed from outside", "unknown"]
 
@@ -126,34 +128,30 @@ class MemoryWatch:
     """Samples the memory of the workers of one group.
 
     Args:
-        clock: Monotonic seconds.
         root: Where ``proc`` and ``sys`` lie.
     """
 
-    def __init__(self, clock: Callable[[], float], root: Path = _ROOT) -> None:
-        self._clock = clock
+    def __init__(self, root: Path = _ROOT) -> None:
         self._root = root
         self._curves: dict[int, deque[tuple[float, int]]] = {}
         self._groups: dict[int, tuple[Path | None, GroupMemory]] = {}
         self._machine_kills = _machine_kills(root)
         self._available: int | None = None
 
-    def look(self, pids: Mapping[int, int]) -> None:
-        """Take a sample of each living worker; for a tick.
+    def on_event(self, rank: int, event: WorkerEvent, now_s: float) -> None:
+        """Nothing: memory is seen from outside."""
 
-        Args:
-            pids: Process ids by rank.
-        """
-        now_s = self._clock()
+    def on_tick(self, group: WorkerGroup, now_s: float) -> None:
+        """Take a sample of each living worker."""
         self._available = _meminfo(self._root, "MemAvailable")
-        for rank, pid in pids.items():
+        for rank, pid in group.pids.items():
             if rank not in self._groups:
                 folder = _group_folder(self._root, pid)
                 self._groups[rank] = (folder, _group_memory(folder))
             if (size := _resident_bytes(self._root, pid)) is not None:
                 self._curves.setdefault(rank, deque(maxlen=_SAMPLES)).append((now_s, size))
 
-    def memory_evidence(self, rank: int) -> MemoryEvidence:
+    def evidence(self, rank: int) -> MemoryEvidence:
         """Return what is known of a worker that has died."""
         curve = self._curves.get(rank, ())
         end_s = curve[-1][0] if curve else 0.0

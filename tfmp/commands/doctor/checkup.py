@@ -16,9 +16,9 @@ from tfmp.commands.doctor.line import Line, render
 from tfmp.commands.doctor.machine import folder_line, machine_lines
 from tfmp.commands.doctor.network import cluster_lines, proxy_line
 from tfmp.commands.doctor.processes import find_workers, workers_line
-from tfmp.commands.output import say
 from tfmp.data.cache import cache_directory
 from tfmp.errors import EXIT_FAILED, EXIT_OK
+from tfmp.report.output import say
 
 if TYPE_CHECKING:
     from tfmp.config import RunConfig
