@@ -29,6 +29,7 @@ from tfmp.workers.spec import GroupResult, WorkerSpec
 TICK_S = 0.25
 #: Above any process id that Linux gives.
 _NO_PID = 1 << 23
+_LONGEST_S = 4000.0
 
 
 class Clock:
@@ -145,6 +146,7 @@ class FakeGroup:
         for rank in ranks:
             self._lifecycle.handle(Started(rank, _NO_PID + rank), self._clock())
         next_tick_s = self._clock()
+        ends_s = self._clock() + _LONGEST_S
         try:
             while not self._lifecycle.finished:
                 times = [next_tick_s, *(entry[0] for entry in self._agenda[:1])]
@@ -154,6 +156,7 @@ class FakeGroup:
                 while self._agenda and self._agenda[0][0] <= self._clock():
                     self._play(heapq.heappop(self._agenda)[2])
                 self._act(self._lifecycle.tick(self._clock()))
+                assert self._clock() <= ends_s, "nobody ended the group"
                 happened, self._happened = self._happened, []
                 yield from happened
                 if self._clock() >= next_tick_s:

@@ -119,7 +119,7 @@ class History:
         signal_while_waiting: int | None = None,
         tick_s: float = TICK_S,
     ) -> None:
-        clock = Clock()
+        self._clock = clock = Clock()
         policy = StopPolicy(10.0, 0.2, 0.4, start_timeout_s)
         self.group = FakeGroup(clock, scripts, policy, signal_while_waiting, tick_s)
         self.workload = FakeWorkload(checkpoints, hang_timeout_s)
@@ -127,9 +127,12 @@ class History:
         restarts = RestartPolicy(max_restarts, ports_are_free=ports_are_free)
         self.controller = Controller(self.group, self.workload, restarts, self.reporter, clock)
         self.code: int | None = None
+        self.took_s = 0.0
 
     def play(self) -> History:
+        began_s = self._clock()
         self.code = self.controller.run()
+        self.took_s = self._clock() - began_s
         assert self.workload.begun == self.workload.ended
         return self
 
@@ -347,6 +350,7 @@ def test_a_second_ctrl_c_kills_workers_that_do_not_end() -> None:
     stops = ((1.0, UserSends(signal.SIGINT)), (3.0, UserSends(signal.SIGINT)))
     run = History(training(*stops, deaf=frozenset({0})), done()).play()
     assert (run.code, run.reporter.end, run.group.kills) == (130, "interrupted", [0])
+    assert run.took_s < 6.0, "before the grace period is over"
 
 
 def test_a_stop_signal_between_two_attempts_ends_the_wait() -> None:
@@ -385,6 +389,7 @@ def test_a_callback_that_stops_one_worker_alone_is_named() -> None:
     assert (run.attempts, run.reporter.end.cause, run.reporter.end.culprits) == (1, "error", (1,))
     what = "a callback of worker 1 stopped the training after step 20, workers 0, 2 go on"
     assert run.reporter.end.to_error().what == what
+    assert run.took_s < 8.0, "long before anyone calls it a hang"
 
 
 def test_an_older_checkpoint_costs_the_steps_since() -> None:
