@@ -32,6 +32,7 @@ lint: $(VENV)/installed-test
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/installed-test
 	$(BIN)/python -m ruff check --fix .

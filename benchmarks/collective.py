@@ -19,7 +19,7 @@ import tempfile
 import time
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -27,9 +27,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tfmp.distribute.shm import SharedMemoryGroup
 
+_Kind = Literal["auto", "futex", "socket"]
+
 
 def measure_rank(
-    directory: Path, rank: int, size: int, length: int, options: argparse.Namespace, kind: str
+    directory: Path, rank: int, size: int, length: int, options: argparse.Namespace, kind: _Kind
 ) -> list[float]:
     """Run one rank.
 
@@ -59,7 +61,7 @@ def measure_rank(
     return times_s
 
 
-def measure(size: int, length: int, kind: str, options: argparse.Namespace) -> list[float]:
+def measure(size: int, length: int, kind: _Kind, options: argparse.Namespace) -> list[float]:
     """Fork ``size`` ranks and return the seconds of all their calls."""
     with tempfile.TemporaryDirectory() as directory:
         children = []

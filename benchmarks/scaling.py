@@ -24,9 +24,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tfmp.bench.analysis import Measurement
-from tfmp.bench.cost import CostModel, fit_cost
 from tfmp.bench.machine import describe_machine, versions
 from tfmp.bench.measure import Bench, Interrupted, run_trial
+from tfmp.bench.stats import CostModel, fit_cost
 from tfmp.bench.trials import Trial, TrialPlan
 from tfmp.config import resolve
 from tfmp.planning.host import affinity_cpus, available_cores

@@ -82,9 +82,9 @@ def parts_of_a_step(rows: int, compiled: Compiled) -> dict[str, Callable[[], Any
 
     gathering = tf.function(gathered, autograph=False)
 
-    def repeated(one: Callable[[tf.Tensor], Any]) -> Callable[[], Any]:
+    def repeated(part: Callable[[tf.Tensor], Any]) -> Callable[[], Any]:
         def body(k: tf.Tensor, total: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            return k + 1, total + tf.cast(one(k), tf.float32)
+            return k + 1, total + tf.cast(part(k), tf.float32)
 
         def loop() -> Any:
             return tf.while_loop(lambda k, _: k < _STEPS, body, (0, tf.constant(0.0)), parallel_iterations=1)
@@ -99,7 +99,7 @@ def parts_of_a_step(rows: int, compiled: Compiled) -> dict[str, Callable[[], Any
         "gather": repeated(gathering),
         "forward and backward": repeated(lambda k: step._forward_backward(block, k)[-1]),
         "apply": repeated(apply),
-        "call": repeated(lambda k: step._reducer.sum_flat(strategy, some)[-1]),
+        "call": repeated(lambda _: step._reducer.sum_flat(strategy, some)[-1]),
         "whole": repeated(lambda k: step.step(block, k)),
     }
 

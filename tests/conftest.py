@@ -62,7 +62,7 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        return json.loads((self.folder / "summary.json").read_text())  # type: ignore[no-any-return]
+        return json.loads((self.folder / "summary.json").read_text())
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

@@ -31,7 +31,7 @@ _RUN = ("--workers", _WORKERS, "--epochs", 2, "--batch-size", 100, "--set", f"da
         "--set", "run.checkpoint_every_s=0.000001")  # fmt: skip
 _LAST = 2 * _STEPS
 
-DRILLS = (
+FAULTS = (
     "kill:1@at=start", "kill:0@at=start", "kill:0@step=2", "kill:2@step=2", "kill:1@step=14", "kill:0@step=14",
     "kill:2@step=10,at=validation", "kill:0@step=10,at=validation", "kill:0@step=6,at=saving",
     f"kill:1@step={_LAST}", f"kill:0@step={_LAST}",
@@ -49,9 +49,9 @@ DRILLS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one drill ended."""
+    """How one fault ended."""
 
-    drill: str
+    fault: str
     code: int
     restarts: int
     named: tuple[int, ...]
@@ -62,11 +62,11 @@ class Outcome:
     def line(self, expected: str) -> tuple[str, bool]:
         """A line of the table, and whether it is as it should be."""
         same = self.digest == expected
-        culprits = () if self.drill.startswith("disk-full") else (parse_fault(self.drill, _WORKERS).rank,)
+        culprits = () if self.fault.startswith("disk-full") else (parse_fault(self.fault, _WORKERS).rank,)
         as_wanted = (self.restarts, self.named) == (len(culprits), culprits)
         good = self.code == 0 and same and not self.left and as_wanted
         left = "; ".join(self.left) or "nothing"
-        words = (f"{self.drill:<34}", f"{self.code:>4}", f"{self.restarts:>8}",
+        words = (f"{self.fault:<34}", f"{self.code:>4}", f"{self.restarts:>8}",
                  f"{','.join(map(str, self.named)):>5}", f"{self.seconds:>7.1f}")  # fmt: skip
         return f"{' '.join(words)}  {'same' if same else 'OTHER':<7} {left}{'' if good else '   <--'}", good
 
@@ -103,10 +103,10 @@ def _temporary(folder: Path) -> Path:
     return folder.with_name(f"tmp-{folder.name}")
 
 
-def run(folder: Path, drill: str | None) -> Outcome:
-    """Train with a drill, or without."""
+def run(folder: Path, fault: str | None) -> Outcome:
+    """Train with a fault, or without."""
     shared_before = set(_SHARED.iterdir())
-    arguments = ("--drill", drill) if drill else ()
+    arguments = ("--inject-fault", fault) if fault else ()
     _temporary(folder).mkdir()
     env = {"TFMP_SOAK": str(folder), "TMPDIR": str(_temporary(folder))}
     done = run_program("train", *_RUN, *arguments, "--run-dir", folder, env=env)
@@ -115,28 +115,28 @@ def run(folder: Path, drill: str | None) -> Outcome:
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     named = tuple(rank for event in events if event["event"] == "restart" for rank in event["culprits"])
     return Outcome(
-        drill or "none", done.code, summary["restarts"], named, done.seconds, summary["weights_sha256"], left
+        fault or "none", done.code, summary["restarts"], named, done.seconds, summary["weights_sha256"], left
     )
 
 
 def main() -> int:
-    """Run the drills named on the command line, or all."""
+    """Run the faults named on the command line, or all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("drills", nargs="*", default=DRILLS)
-    drills = parser.parse_args().drills
+    parser.add_argument("faults", nargs="*", default=FAULTS)
+    faults = parser.parse_args().faults
     bad = 0
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
         expected = run(Path(temporary) / "none", None)
-        print(f"{'drill':<34} exit restarts named seconds  weights left", flush=True)
+        print(f"{'fault':<34} exit restarts named seconds  weights left", flush=True)
         print(
             f"{'none':<34} {expected.code:>4} {0:>8} {'':>5} {expected.seconds:>7.1f}  {(expected.digest or '')[:7]}",
             flush=True,
         )
-        for i, drill in enumerate(drills):
-            text, good = run(Path(temporary) / str(i), drill).line(expected.digest or "")
+        for i, fault in enumerate(faults):
+            text, good = run(Path(temporary) / str(i), fault).line(expected.digest or "")
             bad += not good
             print(text, flush=True)
-    print(f"{len(drills) - bad} of {len(drills)} drills ended as if nothing had happened")
+    print(f"{len(faults) - bad} of {len(faults)} faults ended as if nothing had happened")
     return 1 if bad or expected.code else 0
 
 

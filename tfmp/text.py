@@ -1,14 +1,29 @@
-"""How numbers are written for people."""
+"""Text for people: how quantities are written, and how a line is printed."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _NO_METRIC = frozenset({"event", "epoch", "step", "seconds", "samples_per_second"})
 _FIRST = ("loss", "accuracy", "val_loss", "val_accuracy")
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    print(text, flush=True)
+
+
+def eprint(text: str) -> None:
+    """Print a line to standard error at once."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def noop(*_: object) -> None:
+    """Do nothing, in place of a callback."""
 
 
 def count(number: int, noun: str) -> str:
@@ -29,17 +44,17 @@ def seconds(value: float) -> str:
 
 
 def rate(value: float | None) -> str:
-    """``41,842 samples/s``, or nothing where it is not known."""
+    """``41,842 samples/s``; empty if unknown."""
     return "" if value is None else f"{value:,.0f} samples/s"
 
 
 def without_colours(text: str) -> str:
-    """A line without the escape sequences that programs colour terminals with."""
+    """Return a line without the escape sequences that colour it on a terminal."""
     return _ESCAPE.sub("", text)
 
 
 def metrics_text(values: Mapping[str, Any]) -> str:
-    """``loss 0.2393  accuracy 0.9275``, the well-known ones first."""
+    """``loss 0.2393  accuracy 0.9275``, well-known metrics first."""
     names = [name for name in _FIRST if name in values]
     names += [name for name in values if name not in _NO_METRIC and name not in _FIRST]
     return "  ".join(f"{name} {_metric(values[name])}" for name in names)

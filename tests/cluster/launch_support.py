@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tfmp.workers.events import EventChannel
+from tfmp.events import EventChannel
 from tfmp.workers.spec import WorkerSpec
 
 MARK = "TFMP_TEST_MARK"

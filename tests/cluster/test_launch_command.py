@@ -93,6 +93,7 @@ def test_a_log_folder_that_cannot_be_made_is_named() -> None:
     done = run_program("launch", "-n", 2, "-q", "--log-dir", "/dev/null/x", "--", "true")
     assert done.code == 1
     assert "/dev/null/x" in done.err
+    assert "--log-dir" in done.err
 
 
 def test_a_reader_that_goes_away_ends_nothing() -> None:
@@ -104,7 +105,7 @@ def test_a_reader_that_goes_away_ends_nothing() -> None:
     assert process.stderr is not None
     assert process.stdout.readline() == "[worker 0] y\n"
     process.stdout.close()
-    assert process.stderr.readline() == "note: nobody reads standard output any more; the run goes on\n"
+    assert process.stderr.readline() == "note: standard output was closed by its reader; the run continues\n"
     time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
     assert process.stderr.read() == "interrupted by SIGTERM\n"

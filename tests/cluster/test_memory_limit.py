@@ -74,7 +74,7 @@ def test_a_training_that_runs_out_of_memory_says_so_and_ends_the_same(tmp_path: 
     folder, limit_bytes = tmp_path / "run", 2048 * _MIB
     arguments = ("--workers", 2, "--epochs", 1, "--batch-size", 100, "--set", "data.limit_train=1000",
                  "--set", "data.limit_validation=100", "--set", "training.steps_per_execution=2",
-                 "--drill", "oom@rank=1,step=4", "--run-dir", folder)  # fmt: skip
+                 "--inject-fault", "oom@rank=1,step=4", "--run-dir", folder)  # fmt: skip
     with memory_group(limit_bytes) as group:
         done = run_in(group, "train", *arguments)
     assert done.returncode == 0, done.stdout + done.stderr

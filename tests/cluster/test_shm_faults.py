@@ -282,7 +282,7 @@ def test_closing_the_group_ends_the_call_of_another_thread(tmp_path: Path) -> No
     def body(group: SharedMemoryGroup) -> bool:
         if group.rank == 1:
             time.sleep(60)
-        errors: list[BaseException] = []
+        errors: list[GroupError] = []
 
         def wait() -> None:
             try:

@@ -25,8 +25,8 @@ _RUN = ("--workers", 2, "--epochs", 2, "--batch-size", 100, "--set", "data.limit
         "--set", "run.checkpoint_every_s=0.000001")  # fmt: skip
 
 
-def drill(fault: str) -> tuple[str, str]:
-    return ("--drill", fault)
+def fault(text: str) -> tuple[str, str]:
+    return ("--inject-fault", text)
 
 
 def two_free_ports() -> int:
@@ -63,7 +63,7 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint_and_nothing_else(
     trained: Callable[..., Run], whole: Run
 ) -> None:
     ports = ("--base-port", two_free_ports(), "--set", "cluster.private_network=off")  # the same ones again, at once
-    run = trained(*_RUN, *drill("kill:1@step=14"), *ports)
+    run = trained(*_RUN, *fault("kill:1@step=14"), *ports)
     assert_as_good_as(run, whole)
     starts = [one["plan"]["workers"] for one in run.events if one["event"] == "start"]
     assert [[worker["address"] for worker in workers] for workers in starts] == [
@@ -85,14 +85,14 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint_and_nothing_else(
 
 
 def test_a_stopped_chief_in_validation_is_named(trained: Callable[..., Run], whole: Run) -> None:
-    run = trained(*_RUN, *drill("stop:0@step=10,at=validation"))
+    run = trained(*_RUN, *fault("stop:0@step=10,at=validation"))
     assert_as_good_as(run, whole)
     assert "worker 0 is stopped (SIGSTOP), and the others wait" in run.done.err
     assert event(run, "restart")["hang"]["odd_workers"] == [0]
 
 
 def test_a_worker_that_is_asked_to_leave_costs_nothing(trained: Callable[..., Run], whole: Run) -> None:
-    run = trained(*_RUN, *drill("term:1@step=6"))
+    run = trained(*_RUN, *fault("term:1@step=6"))
     assert_as_good_as(run, whole)
     restart = event(run, "restart")
     assert (restart["cause"], restart["lost_steps"], restart["culprits"]) == ("preempted", 0, [1])
@@ -100,7 +100,7 @@ def test_a_worker_that_is_asked_to_leave_costs_nothing(trained: Callable[..., Ru
 
 
 def test_a_stop_in_a_validation_does_not_wait_for_its_end(trained: Callable[..., Run], whole: Run) -> None:
-    run = trained(*_RUN, *drill("term:1@step=10,at=validation"), "--set", "run.checkpoint_every_s=60")
+    run = trained(*_RUN, *fault("term:1@step=10,at=validation"), "--set", "run.checkpoint_every_s=60")
     assert_as_good_as(run, whole)
     restart = event(run, "restart")
     assert (restart["cause"], restart["from_step"], restart["lost_steps"]) == ("preempted", 10, 0)
@@ -111,9 +111,9 @@ def test_a_stop_in_a_validation_does_not_wait_for_its_end(trained: Callable[...,
 
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(trained: Callable[..., Run], whole: Run) -> None:
-    run = trained(*_RUN, *drill("corrupt-checkpoint@step=8"), *drill("disk-full@step=4"))
+    run = trained(*_RUN, *fault("corrupt-checkpoint@step=8"), *fault("disk-full@step=4"))
     assert_as_good_as(run, whole)
-    # The drill strikes after step 8, before that is saved; the checkpoint of step 4 could not be written.
+    # The fault strikes after step 8, before that is saved; the checkpoint of step 4 could not be written.
     assert re.search(r"checkpoint step-0000000006.npz is damaged: .* falling back to the one before", run.done.out)
     assert event(run, "restart")["from_step"] == 2
     assert event(run, "restart")["lost_steps"] in (2, 4, 6)
@@ -141,7 +141,7 @@ def test_a_failure_before_the_first_step_is_not_tried_again(tmp_path: Path) -> N
 
 
 def test_an_exit_code_is_passed_on_when_restarts_are_used_up(trained: Callable[..., Run]) -> None:
-    run = trained(*_RUN, *drill("exit:7@rank=0,step=4"), "--max-restarts", 0, ok=False)
+    run = trained(*_RUN, *fault("exit:7@rank=0,step=4"), "--max-restarts", 0, ok=False)
     assert run.done.code == 7
     assert re.search(r"worker 0 failed: exit code 7, after step ([24]) \(epoch 1, step \1\)", run.done.err)
     assert not re.search("restart", run.done.text)
@@ -225,7 +225,7 @@ def test_a_killed_helper_process_is_replaced_and_ctrl_c_ends_the_wait(tmp_path: 
 def test_another_number_of_workers_goes_on(tmp_path: Path, trained: Callable[..., Run]) -> None:
     folder = tmp_path / "run"
     first = run_program(
-        "train", *_RUN, *drill("exit:3@step=8"), "--max-restarts", 0, "--set", "model.dropout=0", "--run-dir", folder
+        "train", *_RUN, *fault("exit:3@step=8"), "--max-restarts", 0, "--set", "model.dropout=0", "--run-dir", folder
     )
     assert first.code == 3
     done = run_program("train", "--resume", "--run-dir", folder, "--workers", 3, "--max-restarts", 0)

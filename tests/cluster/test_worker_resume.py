@@ -19,7 +19,7 @@ def _start(start: object, folder: Path, ports: list[int], rank: int, *more: obje
     workers = ",".join(f"127.0.0.1:{port}" for port in ports)
     options = ("--workers", workers, "--index", rank, "--resume", *more)
     # The launchers of worker_support have a folder each; here all of a run share one, as containers share a volume.
-    return start(f"w{rank}", *_ARGUMENTS, *options, shared=folder)  # type: ignore[operator, no-any-return]
+    return start(f"w{rank}", *_ARGUMENTS, *options, shared=folder)  # type: ignore[operator]
 
 
 def _sha(folder: Path) -> str:

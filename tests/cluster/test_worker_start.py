@@ -92,7 +92,7 @@ def test_a_missing_leader_is_named_by_the_others(tmp_path: Path) -> None:
     ports = free_ports(3)
     addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
     with launchers(tmp_path) as start:
-        one = start("w1", *SHORT, "--hosts", addresses, "--index", 1, "--start-timeout", 3)
+        one = start("w1", *SHORT, "--workers", addresses, "--index", 1, "--start-timeout", 3)
         assert one.wait(20) == 1
     assert f"did not join within 3 s: worker 0 (127.0.0.1:{ports[0]}): connection refused" in one.text
 

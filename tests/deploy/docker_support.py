@@ -91,7 +91,7 @@ class Image:
 
     def inspect(self) -> dict[str, Any]:
         """What the engine knows of it."""
-        return json.loads(docker("image", "inspect", self.name))[0]  # type: ignore[no-any-return]
+        return json.loads(docker("image", "inspect", self.name))[0]
 
 
 def build_image() -> Image:
@@ -134,7 +134,7 @@ class Group:
 
     def state(self, name: str) -> dict[str, Any]:
         """What the engine knows of a service's container."""
-        return json.loads(docker("inspect", self.id(name)))[0]  # type: ignore[no-any-return]
+        return json.loads(docker("inspect", self.id(name)))[0]
 
     def codes(self, timeout_s: float = 180) -> list[int]:
         """Wait for all to end; return their exit codes."""

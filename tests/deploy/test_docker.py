@@ -206,7 +206,7 @@ def test_cores_are_those_of_the_container(image: Image, limit: str, cores: int) 
 def test_little_shared_memory_is_warned_of_where_gpus_need_it(image: Image) -> None:
     gpus = docker("run", "--rm", "-e", "CUDA_VISIBLE_DEVICES=0,1", image.name, "doctor", "--quick", "--quiet")
     assert "warn  /dev/shm" in gpus
-    assert "64 MiB, little for 2 GPUs" in gpus
+    assert "64 MiB, too small for 2 GPUs" in gpus
     assert "docker run --shm-size=1g" in gpus
     assert "/dev/shm" not in docker("run", "--rm", image.name, "doctor", "--quick", "--quiet")
 

@@ -121,7 +121,7 @@ def test_one_stopped_container_ends_the_others_by_name_who_wait_for_it(group: Gr
 def test_health_tells_a_worker_that_stands_still(group: Group) -> None:
     _train(group)
     container = group.id("worker-1")
-    assert "ok    workers     alive: worker 1 (pid " in docker("exec", container, "tfmp", "doctor", "--quick")
+    assert "ok    workers     running: worker 1 (pid " in docker("exec", container, "tfmp", "doctor", "--quick")
     (worker,) = named(descendants(group.pid("worker-1")), "tfmp-worker-1")
     os.kill(worker, signal.SIGSTOP)
     try:

@@ -32,7 +32,7 @@ def prefix() -> Iterator[str]:
 
 def _start(start: Any, prefix: str, host: int, *arguments: object) -> Launcher:
     more = ("--workers", ",".join(_ADDRESSES), "--index", host)
-    return start(f"h{host}", *arguments, *more, before=on(prefix, host))  # type: ignore[no-any-return]
+    return start(f"h{host}", *arguments, *more, before=on(prefix, host))
 
 
 def test_three_hosts_compute_what_one_process_does_though_one_is_late(

@@ -37,7 +37,9 @@ def _outcomes(
             stdin=subprocess.DEVNULL,
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": _PATH, "HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-            **({} if user is None else {"user": user, "group": user, "extra_groups": []}),
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
         )
     try:
         deadline_s = time.monotonic() + 90

@@ -62,7 +62,7 @@ def cluster() -> Iterator[tuple[tuple[str, ...], dict[str, str]]]:
 
 
 def _summary(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "summary.json").read_text())  # type: ignore[no-any-return]
+    return json.loads((folder / "summary.json").read_text())
 
 
 @pytest.mark.usefixtures("slurm")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.train.small import SAMPLES, build, difference, train_bridged, train_plain
 from tfmp.checkpoint.export import weights_sha256
+from tfmp.data.order import epoch_plan
 from tfmp.distribute import feed as feed_module
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.step import ReplicaStep
@@ -50,7 +51,10 @@ def test_weights_losses_and_metrics_are_those_of_plain_keras(name: str, replicas
 @pytest.mark.parametrize("weighted", [True, False], ids=["fast step", "general step"])
 @pytest.mark.parametrize(("replicas", "jit_compile"), [(1, True), (1, "apply"), (1, False), (3, True)])
 def test_compiled_or_not_by_either_step_the_numbers_hold(replicas: int, jit_compile: Any, weighted: bool) -> None:
-    metrics = {"weighted_metrics" if weighted else "metrics": ["accuracy"], "metrics" if weighted else "_": None}
+    metrics: dict[str, Any] = {
+        "weighted_metrics" if weighted else "metrics": ["accuracy"],
+        "metrics" if weighted else "_": None,
+    }
     metrics.pop("_", None)
     model, history = train_bridged(
         replicas, lambda: build(OPTIMIZERS["sgd"](), **metrics), jit_compile=jit_compile, steps_per_execution=3
@@ -87,7 +91,7 @@ def test_the_parity_test_notices_a_second_division_by_the_replicas(monkeypatch: 
 
 
 def test_the_parity_test_notices_a_lost_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = feed_module.epoch_plan
+    whole = epoch_plan
 
     def one_lost(*args: Any) -> Any:
         plan = whole(*args)

@@ -7,7 +7,8 @@ from typing import Any
 import keras
 import pytest
 
-from tests.train.small import build, dataset, mirrored
+from tests.train.conftest import mirrored
+from tests.train.small import build, dataset
 from tfmp.distribute import bridge
 from tfmp.errors import TfmpError
 from tfmp.trainer.steps_per_execution import acts_on_batches, steps_for_user_code, work_per_row
@@ -17,7 +18,7 @@ class EachBatch(keras.callbacks.Callback):
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None: ...
 
 
-class EachTestBatch(EachBatch.__base__):  # type: ignore[name-defined, misc]
+class EachTestBatch(EachBatch.__base__):  # type: ignore[name-defined]
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None: ...
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import keras
 import pytest
 
-from tests.train.small import build, dataset, mirrored
+from tests.train.conftest import mirrored
+from tests.train.small import build, dataset
 from tfmp.checkpoint.export import save_model
 from tfmp.commands.evaluate import _shown
 from tfmp.config import resolve

@@ -12,10 +12,10 @@ from tfmp.agent.failures.hang import HangReport, Stack, in_collective
 from tfmp.agent.monitor import Monitor
 from tfmp.agent.reporter import TrainingReporter
 from tfmp.errors import TfmpError
+from tfmp.events import LeftOnRequest, WorkerEvent
 from tfmp.rendezvous.peer_status import Verdict
 from tfmp.rendezvous.protocol import Report
 from tfmp.rendezvous.session import Session
-from tfmp.workers.events import LeftOnRequest, WorkerEvent
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import WorkerGroup
 from tfmp.workers.signals import SignalInbox

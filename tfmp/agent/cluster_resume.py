@@ -15,6 +15,7 @@ from tfmp.agent.resume import ResumePoint, check_same_run, choose, earlier_run, 
 from tfmp.checkpoint.format import load_checkpoint
 from tfmp.errors import TfmpError, UsageError
 from tfmp.rundir.layout import RunFolder
+from tfmp.text import noop
 
 if TYPE_CHECKING:
     from tfmp.config import Resolved
@@ -118,7 +119,3 @@ def _digest(path: Path) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def noop(text: str) -> None:
-    del text

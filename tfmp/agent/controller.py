@@ -12,8 +12,8 @@ from tfmp.agent.failures.diagnosis import Diagnosis
 from tfmp.agent.monitor import Failed, Interrupted, Monitor, Outcome, Succeeded, Watch
 from tfmp.agent.restart_policy import Restart, RestartPolicy, Restarts, Stop
 from tfmp.errors import EXIT_OK
-from tfmp.report.output import eprint
-from tfmp.workers.events import WorkerEvent
+from tfmp.events import WorkerEvent
+from tfmp.text import eprint
 from tfmp.workers.group import FromWorker, Line, ServerReady, Tick, WorkerGroup
 from tfmp.workers.spec import GroupResult, WorkerSpec, signal_name
 

@@ -13,7 +13,7 @@ from tfmp.agent.failures.evidence import Evidence
 from tfmp.agent.failures.hang import HangDetector
 from tfmp.agent.failures.memory import MemoryWatch
 from tfmp.errors import EXIT_OK
-from tfmp.workers.events import (
+from tfmp.events import (
     FailedAfter,
     FirstStep,
     LeftOnRequest,

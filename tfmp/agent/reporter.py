@@ -12,14 +12,13 @@ from tfmp.agent.controller import Reporter
 from tfmp.agent.monitor import Monitor
 from tfmp.agent.restart_policy import Restart
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
+from tfmp.events import CheckpointFailed, Progress, WorkerEvent
 from tfmp.report.noise import is_noise
-from tfmp.report.output import eprint, say
 from tfmp.report.summary import print_rows, summary_rows
 from tfmp.report.view import make_view
 from tfmp.rundir.layout import write_json
 from tfmp.rundir.recorder import Recorder
-from tfmp.text import count, seconds
-from tfmp.workers.events import CheckpointFailed, Progress, WorkerEvent
+from tfmp.text import count, eprint, say, seconds
 from tfmp.workers.fork_server import NOT_ASKED
 from tfmp.workers.group import Line, ServerReady, WorkerGroup
 from tfmp.workers.spec import GroupResult, signal_name

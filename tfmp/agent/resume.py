@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from tfmp.checkpoint.format import Checkpoint, newest_good
 from tfmp.config.identity import changed, identity
 from tfmp.errors import UsageError
 from tfmp.rundir.layout import RunFolder, write_text
+from tfmp.rundir.reader import read_summary
 from tfmp.text import count
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def finished_epochs(folder: RunFolder, config: RunConfig) -> int | None:
     from tfmp.config import load_run_config
 
     try:
-        summary: dict[str, Any] = json.loads(folder.summary.read_text())
+        summary = read_summary(folder)
     except (OSError, ValueError):
         return None
     # Early stopping ends a run before its epochs are over: what counts is whether more are asked for than before.
     more = config.training.epochs > load_run_config(folder.config).training.epochs
-    return int(summary["epochs"]) if summary.get("status") == "done" and folder.model.is_file() and not more else None
+    return summary.epochs if summary.status == "done" and folder.model.is_file() and not more else None
 
 
 def earlier_run(folder: Path | None, wanted: bool, say: Say) -> RunFolder | None:

@@ -13,8 +13,8 @@ from tfmp.agent.failures.diagnosis import Setting
 from tfmp.agent.monitor import Watch
 from tfmp.agent.shm_setup import ShmSetup, local_shm_setup
 from tfmp.planning.inputs import worker_payload
-from tfmp.report.output import noop
 from tfmp.rundir.temporary import temporary_folder
+from tfmp.text import noop
 from tfmp.workers.lifecycle import StopPolicy
 from tfmp.workers.spec import WorkerSpec
 

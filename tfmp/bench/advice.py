@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tfmp.bench.paired import Comparison, Rounds, compare
+from tfmp.bench.stats import Comparison, Rounds, compare
 from tfmp.text import count
 
 
@@ -63,7 +63,7 @@ def explain(choice: Choice, prefix: str = "") -> str:
     """``global batch 256: 2 workers, 1.41 (1.31 to 1.52) times as fast as 1 worker; 4 is slower here``."""
     place = f"{prefix}global batch {choice.batch_size:,}"
     if choice.workers is None:
-        return f"{place}: no choice: from one round, noise and difference cannot be told apart"
+        return f"{place}: no choice: one round cannot tell a difference from noise"
     text = f"{place}: {count(choice.workers, 'worker')}"
     if smaller := [n for n in choice.others if n < choice.workers]:
         least = min(smaller)
@@ -79,9 +79,9 @@ def advise(choices: Sequence[Choice]) -> str:
     """
     known = [one for one in choices if one.workers is not None]
     if not choices:
-        return "no advice: fewer than two numbers of workers were measured"
+        return "no advice: measured fewer than two numbers of workers"
     if not known:
-        return "no advice: one round cannot tell a difference from noise (--rounds 3 or more)"
+        return "no advice: one round cannot tell a difference from noise (use --rounds 3 or more)"
     groups: dict[int, list[Choice]] = {}
     for one in known:
         groups.setdefault(one.workers or 0, []).append(one)
@@ -112,8 +112,8 @@ def compare_collectives(first: str, second: str, found: Comparison) -> str:
     if found.verdict == "less":
         return f"{second} is {ratio_text(_inverse(found))} times as fast as {first}"
     if found.rounds < 2:
-        return f"{first} and {second}: a single round tells no winner (ratio {found.ratio:.2f})"
-    return f"{first} and {second}: no winner, {ratio_text(found)} is inside the noise"
+        return f"{first} and {second}: one round cannot tell which is faster (ratio {found.ratio:.2f})"
+    return f"{first} and {second}: a tie, {ratio_text(found)} is within noise"
 
 
 def _inverse(found: Comparison) -> Comparison:
@@ -128,7 +128,7 @@ def _about_larger(choice: Choice) -> list[str]:
         )
     if choice.no_faster:
         verb = "is" if len(choice.no_faster) == 1 else "are"
-        texts.append(f"{_listed(list(map(str, choice.no_faster)))} {verb} not faster beyond the noise")
+        texts.append(f"{_listed(list(map(str, choice.no_faster)))} {verb} not faster beyond noise")
     return texts
 
 

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tfmp.bench.advice import Choice, advise, choose
-from tfmp.bench.paired import Comparison, Figure, Rounds, compare, figure
-from tfmp.bench.scaling import StepSplit, efficiency, split_steps
+from tfmp.bench.stats import Comparison, Figure, Rounds, StepSplit, compare, efficiency, figure, split_steps
 from tfmp.bench.trials import Trial, TrialPlan
 
 

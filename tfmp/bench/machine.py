@@ -49,7 +49,7 @@ def busy(load: float, cores: int) -> str | None:
     """A warning where other work takes a good part of the machine, else ``None``."""
     if load < 0.25 * cores:
         return None
-    return f"this machine is busy (load {load:.1f} on {cores} cores): expect noise, and fewer clear answers"
+    return f"this machine is busy (load {load:.1f} on {cores} cores): expect noise and fewer clear results"
 
 
 def busy_s(cpus: Sequence[int]) -> float:
@@ -77,7 +77,7 @@ def crowded(foreign_cores: Sequence[float], cores: int) -> str | None:
     if not foreign_cores or statistics.median(foreign_cores) <= 0.1 * cores:
         return None
     usual, most = statistics.median(foreign_cores), max(foreign_cores)
-    return f"other programs kept {usual:.1f} of {cores} cores busy meanwhile (at most {most:.1f}): expect noise"
+    return f"other programs kept {usual:.1f} of {cores} cores busy during the runs (at most {most:.1f}): expect noise"
 
 
 def _cpu_name(cpuinfo: Path) -> str | None:

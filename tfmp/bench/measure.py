@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shutil
@@ -15,13 +14,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tfmp.bench.analysis import Measurement
 from tfmp.bench.machine import busy_s, own_s
 from tfmp.bench.trials import Trial, shares
 from tfmp.errors import TfmpError
 from tfmp.rundir.layout import RunFolder
+from tfmp.rundir.reader import EpochMetrics, Summary, read_events, read_metrics, read_summary
+from tfmp.text import noop
 from tfmp.workers.signals import SignalInbox
 
 _TICK_S = 0.1
@@ -73,7 +73,7 @@ class Child:
 
 
 def run_trial(
-    bench: Bench, trial: Trial, number: int, inbox: SignalInbox, on_tick: Callable[[], None] = lambda: None
+    bench: Bench, trial: Trial, number: int, inbox: SignalInbox, on_tick: Callable[[], None] = noop
 ) -> Measurement:
     """Run a trial to its end and read what it left; its folder is removed unless it failed.
 
@@ -125,23 +125,25 @@ def read_trial(
     Raises:
         TfmpError: A file is missing or has no figure to offer.
     """
-    rates, first_steps_s, digests = [], [], []
+    rates: list[tuple[float, ...]] = []
+    first_steps_s: list[float] = []
+    summaries: list[Summary] = []
+    reached: tuple[tuple[float, float | None], ...] | None = None
     try:
         for folder in folders:
-            epochs = _lines(folder.metrics)
-            rates.append(tuple(float(one["samples_per_second"]) for one in epochs[1:]))
-            events = _lines(folder.events)
-            first_steps_s.append(next(one["time"] for one in events if one["event"] == "first_step") - began_s)
-            summary = json.loads(folder.summary.read_text(encoding="utf-8"))
-            digests.append(summary["weights_sha256"])
-        # Of several folders the first speaks for the accuracy: a reference is not asked for it.
-        reached = [(one["time"] - began_s, one.get("val_accuracy")) for one in _epoch_events(folders[0])]
-        speed = sum(statistics.median(one) for one in rates)
-    except (OSError, ValueError, KeyError, TypeError, StopIteration, statistics.StatisticsError) as error:
+            events = read_events(folder)
+            rates.append(tuple(_rate(epoch) for epoch in read_metrics(folder)[1:]))
+            first_steps_s.append(next(event.time_s for event in events if event.kind == "first_step") - began_s)
+            summaries.append(read_summary(folder))
+            if reached is None:  # the accuracy of a reference, which may have several folders, is not asked for
+                epochs = [event for event in events if event.kind == "epoch"]
+                reached = tuple((epoch.time_s - began_s, epoch.values.get("val_accuracy")) for epoch in epochs)
+        speed = sum(map(statistics.median, rates))
+    except (OSError, ValueError, StopIteration) as error:  # statistics.StatisticsError is a ValueError
         raise TfmpError(
             f"the run left no usable figures: {type(error).__name__}: {error}",
             where=str(folders[0].path),
-            hint="at least two epochs are needed; is anything else writing there?",
+            hint="at least two epochs are needed; check that nothing else writes to this folder",
         ) from error
     return Measurement(
         trial=trial,
@@ -149,20 +151,18 @@ def read_trial(
         rates=tuple(rates),
         samples_per_second=speed,
         first_step_s=max(first_steps_s),
-        reached=tuple(reached),
+        reached=reached or (),
         seconds=seconds,
-        collective=summary["collective"],
-        weights_sha256=tuple(digests),
+        collective=summaries[-1].collective,
+        weights_sha256=tuple(summary.weights_sha256 for summary in summaries),
         foreign_cores=foreign_cores,
     )
 
 
-def _epoch_events(folder: RunFolder) -> list[dict[str, Any]]:
-    return [one for one in _lines(folder.events) if one["event"] == "epoch"]
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def _rate(epoch: EpochMetrics) -> float:
+    if epoch.samples_per_second is None:
+        raise ValueError(f"epoch {epoch.epoch} has no samples_per_second")
+    return epoch.samples_per_second
 
 
 def children_of(bench: Bench, trial: Trial, folder: Path) -> list[Child]:
@@ -247,6 +247,6 @@ def _end(children: Sequence[Child], signum: int, patience_s: float, inbox: Signa
 def _failure(child: Child) -> TfmpError:
     code = child.process.returncode if child.process is not None else 0
     lines = child.errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    text = "\n".join(f"  | {line}" for line in lines[:12]) or "  | (it said nothing)"
+    text = "\n".join(f"  | {line}" for line in lines[:12]) or "  | (no output)"
     what = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
     return TfmpError(f"a run failed with {what}:\n{text}", where=str(child.folder.path), exit_code=1)

@@ -1,16 +1,14 @@
-"""The result of a benchmark as tables of text: on a terminal drawn by rich, in a pipe aligned and plain."""
+"""The results of a benchmark as tables of text."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 
 from tfmp.bench.advice import compare_collectives, explain, ratio_text
 from tfmp.bench.analysis import Analysis, Row
-from tfmp.bench.paired import Figure
-from tfmp.bench.scaling import StepSplit
+from tfmp.bench.stats import Figure, StepSplit
 from tfmp.bench.trials import TrialPlan
-from tfmp.report.summary import print_table
+from tfmp.report.summary import print_rows
 from tfmp.text import count, seconds
 
 _NONE = "-"
@@ -42,7 +40,7 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, bu
         busy: Whether other programs took a good part of the machine: more workers then lose more than they would alone.
     """
     lines = [explain(choice) for choice in found.choices]
-    lines += [explain(choice, f"soonest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
+    lines += [explain(choice, f"fastest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
     for batch_size, cores, one in found.narrower:
         fewer = "1 core" if cores == 1 else f"{cores} cores"
         speed = f"1 worker is {ratio_text(one)} times as fast on {fewer} as on all {plan.cores}"
@@ -50,28 +48,14 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, bu
     if beyond := [n for n in plan.workers if n > plan.cores]:
         there = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
         listed = ", ".join(map(str, beyond))
-        lines.append(f"oversubscribed: {listed} workers take turns on {there}; such figures say nothing of scaling")
-    limits = " (while other programs keep this machine busy: repeat it on an idle one)" if busy else ""
+        lines.append(f"oversubscribed: {listed} workers take turns on {there}; these figures say nothing about scaling")
+    limits = " (measured while other programs kept this machine busy; repeat on an idle one)" if busy else ""
     return [*lines, f"advice: {found.advice}{limits}"]
 
 
 def show(table: TextTable) -> None:
     """Print a table."""
-    if sys.stdout.isatty():
-        from rich.console import Console
-        from rich.table import Table
-
-        drawn = Table(title=table.title, title_justify="left")
-        for number, (column, *cells) in enumerate(zip(table.columns, *table.rows, strict=True)):
-            # On a narrow terminal what has several words takes several lines, and no number is cut.
-            words = any(" " in text for text in (column, *cells))
-            drawn.add_column(column, justify="right" if number else "left", no_wrap=not words, overflow="fold")
-        for row in table.rows:
-            drawn.add_row(*row)
-        Console(highlight=False, markup=False).print(drawn)
-    else:
-        print(table.title)
-        print_table(table.columns, table.rows)
+    print_rows(table.rows, table.title, columns=table.columns)
     for note in table.notes:
         print(f"  {note}")
     print(flush=True)
@@ -95,7 +79,7 @@ def _throughput(plan: TrialPlan, found: Analysis) -> TextTable:
     notes = (
         "samples/s: median over the rounds of the median epoch after the first; spread: slowest and fastest round",
         f"to {least}: ratio to {count(least, 'worker')} and its 95 % confidence interval; strong, weak: efficiency",
-        "against one worker on as many cores as each has, at the same global batch and at the same batch a worker",
+        "against one worker with the cores of each, at the same global batch and at the same batch per worker",
     )
     names = sorted({row.collective for row in found.rows if row.workers > 1})
     title = f"throughput, collective {', '.join(names)}" if names else "throughput"
@@ -129,10 +113,10 @@ def _steps(found: Analysis) -> TextTable:
         for batch, workers, split in found.splits
     ]
     notes = (
-        "exchange: what is gone where the same workers train apart, at the same time: the sum, and waiting for each",
-        "other; compute: what grows with the batch (input, forward, backward); rest: what does not (optimizer, Python)",
+        "exchange: the time saved when the same workers train at once without exchanging anything, i.e. the sum and",
+        "waiting; compute: grows with the batch (input, forward, backward); rest: does not (optimizer, Python)",
     )
-    return TextTable("where the time of a step goes", columns, tuple(rows), notes)
+    return TextTable("step time breakdown", columns, tuple(rows), notes)
 
 
 def exchange_text(split: StepSplit) -> str:

@@ -13,8 +13,8 @@ from tfmp.checkpoint.format import Checkpoint
 from tfmp.checkpoint.snapshot import Snapshots
 from tfmp.checkpoint.writer import CheckpointWriter, Send
 from tfmp.distribute.control import FitControl
+from tfmp.events import Saving, TrainingStopped
 from tfmp.rundir.layout import RunFolder
-from tfmp.workers.events import Saving, TrainingStopped
 
 #: What Keras's own callbacks remember from epoch to epoch, by class name.
 _REMEMBERED = {

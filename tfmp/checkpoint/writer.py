@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from tfmp.checkpoint.format import Checkpoint, save_checkpoint
-from tfmp.workers.events import CheckpointFailed, CheckpointSaved, WorkerEvent
+from tfmp.events import CheckpointFailed, CheckpointSaved, WorkerEvent
 
 Send = Callable[[WorkerEvent], None]
 

@@ -1,4 +1,4 @@
-"""The ``tfmp`` group of commands, and how errors leave the program."""
+"""The ``tfmp`` command group, and how errors become messages and exit codes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ import click
 
 from tfmp import __version__
 from tfmp.errors import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, TfmpError
+from tfmp.text import eprint
 
-#: Name, module and one line of help of each command: enough for ``tfmp --help`` without loading any of them.
+#: The module and a line of help of each command: enough for ``tfmp --help`` without loading any of them.
 COMMANDS = {
-    "train": ("tfmp.cli.train", "Train here: N worker processes, or one process on several devices."),
-    "worker": ("tfmp.cli.worker", "Be one worker of a cluster of several hosts."),
-    "evaluate": ("tfmp.cli.evaluate", "Evaluate a run's trained model on its test set."),
-    "bench": ("tfmp.cli.bench", "Measure how training scales on this machine, and advise."),
-    "doctor": ("tfmp.cli.doctor", "Look whether this machine can train and reach its cluster."),
-    "generate": ("tfmp.cli.generate", "Write the deployment file of a configuration: Compose, Slurm or Kubernetes."),
+    "train": ("tfmp.cli.train", "Train on this machine, with worker processes or several devices."),
+    "worker": ("tfmp.cli.worker", "Run one worker of a multi-host cluster."),
+    "evaluate": ("tfmp.cli.evaluate", "Evaluate a trained model on its test set."),
+    "bench": ("tfmp.cli.bench", "Measure how training scales on this machine."),
+    "doctor": ("tfmp.cli.doctor", "Check this machine and its connection to the cluster."),
+    "generate": ("tfmp.cli.generate", "Generate deployment files for Compose, Slurm or Kubernetes."),
     "launch": ("tfmp.cli.launch", "Run any program N times as one supervised cluster."),
 }
 
@@ -32,11 +33,11 @@ Examples:
   tfmp train --workers 4                  MNIST, four workers on this machine
   tfmp train configs/mnist.yaml --set training.epochs=10
   tfmp train --strategy mirrored --devices 2
-  tfmp train --workers 4 --dry-run        the plan, nothing started
+  tfmp train --workers 4 --dry-run        show the plan, start nothing
   tfmp worker --workers h0:2222,h1:2222 --index 0     on h0; on h1 with --index 1
   tfmp evaluate runs/20260101-120000-mnist
   tfmp launch -n 4 -- python my_script.py
-  tfmp bench --quick                      how many workers pay off here
+  tfmp bench --quick                      find the best number of workers
 
 \b
 Shell completion (bash; zsh and fish alike):
@@ -45,10 +46,10 @@ Shell completion (bash; zsh and fish alike):
 
 
 class LazyGroup(click.Group):
-    """A group whose commands are imported when they are called."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the commands."""
+        """Return the names of the commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -60,14 +61,14 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands from the table, loading none."""
+        """List the commands without loading them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; a misspelt one names the nearest."""
+        """Find a command, or suggest the nearest one."""
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             import difflib
@@ -83,7 +84,7 @@ class LazyGroup(click.Group):
 def tfmp() -> None:
     """Multi-process TensorFlow training made easy, right and fast.
 
-    N workers compute what one process would, and a run that fails says what went wrong, where, and what to do.
+    N workers compute what one process would. If a run fails, tfmp reports what went wrong, where, and how to fix it.
     """
 
 
@@ -103,7 +104,7 @@ def _exit_code(arguments: list[str]) -> int:
     except TfmpError as error:
         if _verbose(arguments):
             traceback.print_exc()
-        _complain(error.render())
+        eprint(error.render())
         return error.exit_code
     except click.UsageError as error:
         error.show()
@@ -114,34 +115,34 @@ def _exit_code(arguments: list[str]) -> int:
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except (click.Abort, KeyboardInterrupt):
-        _complain("interrupted")
+        eprint("interrupted")
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone (`tfmp … | head`): nothing more to say, and no traceback at exit.
+        # Nobody reads our output any more (`tfmp … | head`): no traceback at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
         if _verbose(arguments):
             traceback.print_exc()
-        _complain(_describe(error).render())
+        eprint(_describe(error).render())
         return EXIT_FAILED
     except Exception as error:
         if _verbose(arguments):
             traceback.print_exc()
         else:
-            _complain(f"error: unexpected {type(error).__name__}: {error}")
-            _complain("  try:   the same command with -v shows where; please report it")
+            eprint(f"error: unexpected {type(error).__name__}: {error}")
+            eprint("  try:   run the same command with -v for a traceback, and please report this")
         return EXIT_FAILED
     return value if isinstance(value, int) else 0
 
 
 def _describe(error: OSError) -> TfmpError:
-    """The operating system's own word, with the way out for the common ones."""
+    """The operating system's message, with a hint for common errors."""
     hints = {
-        errno.ENOSPC: "free some space, or use another --run-dir",
-        errno.EMFILE: "allow more open files: ulimit -n 1024",
+        errno.ENOSPC: "free some space, or write somewhere else",
+        errno.EMFILE: "raise the limit of open files: ulimit -n 1024",
         errno.ENOMEM: "free some memory, or use fewer workers",
-        errno.EACCES: "check who owns it and who may write there",
+        errno.EACCES: "check the owner and permissions",
     }
     what = error.strerror or str(error) or type(error).__name__
     return TfmpError(what, where=str(error.filename) if error.filename else None, hint=hints.get(error.errno or 0))
@@ -150,7 +151,3 @@ def _describe(error: OSError) -> TfmpError:
 def _verbose(arguments: Sequence[str]) -> bool:
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "-v" in own or "--verbose" in own
-
-
-def _complain(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

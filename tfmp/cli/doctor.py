@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import click
 
-from tfmp.cli.options import KeyFlag, resolve_settings, run_options
+from tfmp.cli.options import KeyFlag, Settings, settings_options, traceback_option
 
 _EPILOG = """\b
 Examples:
@@ -17,33 +14,27 @@ Examples:
   tfmp doctor --quick --quiet
 
 \b
-Exit codes: 0 nothing stands in the way, 1 something does, 2 wrong usage or configuration.
+Exit codes: 0 no problem found, 1 a check failed, 2 invalid usage or configuration.
 """
-
-_FLAGS = (
-    KeyFlag("--workers", "cluster.workers", "ADDRESSES", "HOST:PORT of each worker, separated by commas."),
-    KeyFlag("--run-dir", "run.dir", "DIR", "Run folder to be looked at."),
-)
-
-
-def _options(command: Any) -> Any:
-    return run_options(command, _FLAGS)
 
 
 @click.command("doctor", epilog=_EPILOG)
-@_options
-@click.option("--quick", is_flag=True, help="Only what takes less than half a second: no TensorFlow, no other host.")
-@click.option("-q", "--quiet", is_flag=True, help="Only what is not well.")
-@click.option("-v", "--verbose", is_flag=True, help="Tracebacks.")
-def command(config: Path | None, sets: tuple[str, ...], quick: bool, quiet: bool, verbose: bool, **flags: Any) -> int:
-    """Look whether this machine can train, and reach the others of its cluster.
+@settings_options(
+    KeyFlag("--workers", "cluster.workers", "ADDRESSES", "HOST:PORT of every worker, comma-separated."),
+    KeyFlag("--run-dir", "run.dir", "DIR", "Run folder to check."),
+)
+@click.option("--quick", is_flag=True, help="Run only checks that take milliseconds: no TensorFlow, no other hosts.")
+@click.option("-q", "--quiet", is_flag=True, help="Show problems only.")
+@traceback_option
+def command(settings: Settings, quick: bool, quiet: bool) -> int:
+    """Check this machine and its connection to the cluster.
 
-    A line each for versions, cores, memory, shared memory, GPUs, ports, folders, proxies, running workers, TensorFlow
-    and, where CONFIG or --workers names addresses, for each worker: ok, warn or fail, and what to do. It fails where a
-    running worker is stopped, too: with --quick it is the health check of the container image.
+    Checks versions, cores, memory, shared memory, GPUs, ports, folders, proxies, running workers and TensorFlow. If
+    CONFIG or --workers names addresses, checks each worker too. Prints one line per check (ok, warn or fail) and how
+    to fix problems. A running worker that is stopped is a failure: with --quick, this is the health check of the
+    container image.
     """
-    resolved = resolve_settings(config, sets, flags, _FLAGS)
+    resolved = settings.resolve()
     from tfmp.commands.doctor.checkup import DoctorOptions, doctor
 
-    del verbose  # read where errors leave the program
     return doctor(resolved.config, DoctorOptions(quick=quick, quiet=quiet))

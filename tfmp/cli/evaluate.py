@@ -15,12 +15,13 @@ Examples:
 
 @click.command("evaluate", epilog=_EPILOG)
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="One JSON object instead of a table.")
-@click.option("-v", "--verbose", is_flag=True, help="Everything the process prints; tracebacks.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object instead of a table.")
+@click.option("-v", "--verbose", is_flag=True, help="Show all output of the process, and tracebacks.")
 def command(run: Path, as_json: bool, verbose: bool) -> int:
-    """Evaluate a run's trained model on its test set.
+    """Evaluate a trained model on its test set.
 
-    RUN is a run folder. One process, plain Keras, every sample once: the accuracy equals the run's val_accuracy.
+    RUN is a run folder. Plain Keras evaluates every sample once in one process, so the accuracy equals the run's
+    val_accuracy.
     """
     from tfmp.commands.evaluate import evaluate
 

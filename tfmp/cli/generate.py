@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tfmp.cli.options import config_argument, set_option, traceback_option
 from tfmp.deploy.deployment import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY_GIB
 
 _EPILOG = """\b
@@ -19,25 +20,27 @@ Examples:
 
 @click.command("generate", epilog=_EPILOG)
 @click.argument("target", type=click.Choice(["compose", "slurm", "kubernetes"]))
-@click.argument("config", required=False, type=click.Path(path_type=Path))
+@config_argument
 @click.option("--workers", type=click.IntRange(1, 64), required=True, metavar="N", help="Number of workers.")
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Set any configuration key. Repeatable.")
+@set_option
 @click.option(
     "-o",
     "--output",
     metavar="FILE",
-    help="File to write, - for standard output  [default: compose.yaml, job.sbatch or kubernetes.yaml]",
+    help="Output file, or - for standard output  [default: compose.yaml, job.sbatch or kubernetes.yaml]",
 )
-@click.option("--force", is_flag=True, help="Overwrite the file.")
-@click.option("--image", default=DEFAULT_IMAGE, show_default=True, metavar="NAME", help="Image (compose, kubernetes).")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
+@click.option(
+    "--image", default=DEFAULT_IMAGE, show_default=True, metavar="NAME", help="Image to run (compose, kubernetes)."
+)
 @click.option(
     "--build",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Let Compose build the image from this folder, which holds docker/Dockerfile.",
+    help="Build the image from this directory, which contains docker/Dockerfile (compose).",
 )
 @click.option(
-    "--cpus", type=click.IntRange(1), default=DEFAULT_CPUS, show_default=True, metavar="N", help="CPUs of each worker."
+    "--cpus", type=click.IntRange(1), default=DEFAULT_CPUS, show_default=True, metavar="N", help="CPUs per worker."
 )
 @click.option(
     "--memory",
@@ -46,40 +49,16 @@ Examples:
     default=DEFAULT_MEMORY_GIB,
     show_default=True,
     metavar="GIB",
-    help="Memory of each worker.",
+    help="Memory per worker.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Tracebacks.")
-def command(
-    target: Any,
-    config: Path | None,
-    workers: int,
-    sets: tuple[str, ...],
-    output: str | None,
-    force: bool,
-    image: str,
-    build: Path | None,
-    cpus: int,
-    memory_gib: float,
-    verbose: bool,
-) -> int:
-    """Write the deployment file of a configuration.
+@traceback_option
+def command(target: Any, config: Path | None, **options: Any) -> int:
+    """Generate deployment files for Compose, Slurm or Kubernetes.
 
-    compose: one service a worker (Compose v2, docker-compose 1.29). slurm: a batch script. kubernetes: an Indexed Job
-    with headless Service, NetworkPolicy, volume claim and configuration. The heading of each says how to start it.
+    compose: a service per worker (Compose v2, docker-compose 1.29). slurm: a batch script. kubernetes: an Indexed Job
+    with a headless Service, a NetworkPolicy, a volume claim and the configuration. The comment at the top of each file
+    explains how to start it.
     """
     from tfmp.commands.generate import GenerateOptions, generate
 
-    del verbose  # read where errors leave the program
-    options = GenerateOptions(
-        target=target,
-        workers=workers,
-        config_file=config,
-        sets=sets,
-        output=output,
-        force=force,
-        image=image,
-        build=build,
-        cpus=cpus,
-        memory_gib=memory_gib,
-    )
-    return generate(options)
+    return generate(GenerateOptions(target=target, config_file=config, **options))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
-from tfmp.cli.options import log_worker_option, parse_ranks
+from tfmp.cli.options import log_worker_option, parse_ranks, traceback_option
 
 _EPILOG = """\b
 Examples:
@@ -14,13 +15,13 @@ Examples:
   tfmp launch -n 2 --log-dir logs -- python -m my.module
 
 \b
-Exit codes: 0 when all ended well; otherwise the code of the worker that failed first,
-128 + n for death by signal n, 127 command not found, 126 cannot be executed.
+Exit codes: 0 if all copies succeed, otherwise the exit code of the copy that failed first
+(128 + n for signal n), 127 command not found, 126 cannot be executed.
 """
 
 
 @click.command("launch", epilog=_EPILOG, context_settings={"allow_interspersed_args": False})
-@click.option("-n", "--workers", type=click.IntRange(1, 64), required=True, metavar="N", help="Number of workers.")
+@click.option("-n", "--workers", type=click.IntRange(1, 64), required=True, metavar="N", help="Number of copies.")
 @click.option(
     "--base-port", type=click.IntRange(1, 65535), metavar="PORT", help="Port of worker 0  [default: free ports]"
 )
@@ -28,7 +29,7 @@ Exit codes: 0 when all ended well; otherwise the code of the worker that failed 
     "--log-dir",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="DIR",
-    help="Keep each worker's output there, as attempt-A/worker-I.log.",
+    help="Save each worker's output as DIR/attempt-A/worker-I.log.",
 )
 @click.option(
     "--grace-period",
@@ -37,7 +38,7 @@ Exit codes: 0 when all ended well; otherwise the code of the worker that failed 
     default=10.0,
     metavar="SECONDS",
     show_default=True,
-    help="From the request to stop to SIGKILL.",
+    help="Time between the stop request and SIGKILL.",
 )
 @click.option(
     "--max-restarts",
@@ -45,36 +46,19 @@ Exit codes: 0 when all ended well; otherwise the code of the worker that failed 
     default=0,
     metavar="N",
     show_default=True,
-    help="How often all copies start again after a failure (TFMP_ATTEMPT tells them).",
+    help="How many times to restart all copies after a failure (TFMP_ATTEMPT counts them).",
 )
 @log_worker_option
-@click.option("-q", "--quiet", is_flag=True, help="Do not show what the workers print.")
-@click.option("-v", "--verbose", is_flag=True, help="Tracebacks of tfmp itself.")
+@click.option("-q", "--quiet", is_flag=True, help="Hide the output of the copies.")
+@traceback_option
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
-def command(
-    workers: int,
-    base_port: int | None,
-    log_dir: Path | None,
-    grace_period_s: float,
-    max_restarts: int,
-    log_workers: str | None,
-    quiet: bool,
-    verbose: bool,
-    program: tuple[str, ...],
-) -> int:
-    """Run any PROGRAM N times on this machine as one supervised cluster.
+def command(workers: int, log_workers: str | None, program: tuple[str, ...], **options: Any) -> int:
+    """Run any program N times as one supervised cluster.
 
-    Every copy gets TF_CONFIG, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. One that fails ends all.
+    Each copy of PROGRAM gets TF_CONFIG, RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT. If one copy fails,
+    all are stopped.
     """
     from tfmp.commands.launch import LaunchOptions, launch
 
-    options = LaunchOptions(
-        workers=workers,
-        base_port=base_port,
-        log_dir=log_dir,
-        grace_period_s=grace_period_s,
-        max_restarts=max_restarts,
-        log_workers=parse_ranks(log_workers, workers),
-        quiet=quiet,
-    )
-    return launch(program, options)
+    ranks = parse_ranks(log_workers, workers)
+    return launch(program, LaunchOptions(workers, log_workers=ranks, **options))

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import click
 
 from tfmp.cli import STARTED_S
 from tfmp.cli.options import (
+    KEY_FLAGS,
+    Settings,
     log_worker_option,
     output_options,
     parse_ranks,
-    resolve_settings,
-    run_options,
-    verbosity,
+    resume_option,
+    settings_options,
 )
 
 _EPILOG = """\b
@@ -25,66 +23,58 @@ Examples:
   tfmp train --strategy mirrored --devices 2
   tfmp train --workers 3 --batch-size 64 --dry-run
   tfmp train --resume --run-dir runs/20260101-120000-mnist
-  tfmp train --workers 3 --drill kill:2@step=50
+  tfmp train --workers 3 --inject-fault kill:2@step=50
 
 \b
-Exit codes: 0 done, 1 training failed, 2 wrong usage or configuration, 130 Ctrl-C,
-143 SIGTERM; a worker's own exit code (128 + n for signal n) where it died.
+Exit codes: 0 success, 1 training failed, 2 invalid usage or configuration, 130 Ctrl-C,
+143 SIGTERM. If a worker dies, its own exit code (128 + n for signal n).
 """
 
 
 @click.command("train", epilog=_EPILOG)
-@run_options
-@click.option("--resume", is_flag=True, help="Go on with the run in --run-dir, if it holds one.")
+@settings_options(*KEY_FLAGS)
+@resume_option
 @click.option(
-    "--drill",
-    "drills",
+    "--inject-fault",
+    "faults",
     multiple=True,
     metavar="FAULT",
-    help="Commit a fault on purpose, as kill:2@step=50, to rehearse it. Repeatable.",
+    help="Inject a fault, such as kill:2@step=50. Repeatable.",
 )
-@click.option("--dry-run", is_flag=True, help="Print settings and plan; start nothing.")
+@click.option("--drill", "drills", multiple=True, hidden=True, help="The former name of --inject-fault.")
+@click.option("--dry-run", is_flag=True, help="Print settings and plan without starting anything.")
 @log_worker_option
-@click.option("--tee", is_flag=True, help="Show every line that the workers print, as their logs have it.")
+@click.option("--tee", is_flag=True, help="Show every line that workers print, exactly as logged.")
 @output_options
 def command(
-    config: Path | None,
-    sets: tuple[str, ...],
+    settings: Settings,
     resume: bool,
+    faults: tuple[str, ...],
     drills: tuple[str, ...],
     dry_run: bool,
     log_workers: str | None,
     tee: bool,
-    verbose: bool,
-    quiet: bool,
+    verbosity: int,
     no_live: bool,
-    **flags: Any,
 ) -> int:
     """Train on this machine.
 
-    CONFIG is a YAML file; without one the defaults train MNIST. Every key of it can be set with --set; the flags below
-    are short for the most used ones. Flags win over --set, --set over the file, the file over the defaults.
+    CONFIG is a YAML file; without it, the defaults train MNIST. --set can change any key, and the flags below are
+    shortcuts for the most common ones. Flags override --set, and --set overrides the file.
 
-    The batch size is global: with --workers 4 --batch-size 256 each worker takes 64 samples of every step, and the
-    result is the one that a single process would compute.
+    The batch size is global: with --workers 4 --batch-size 256, each worker processes 64 samples per step. The result
+    is the same as with a single process.
     """
-    level = verbosity(verbose, quiet)
-    given = config
-    if resume and config is None:
-        from tfmp.agent.resume import settings_file
-
-        folder = flags.get("flag_run_dir")
-        config = settings_file(Path(folder) if folder else None)
-    resolved = resolve_settings(config, sets, flags)
+    resolved = settings.resolve(resume=resume)
     from tfmp.commands import train as job
 
     options = job.TrainOptions(
-        given,
+        settings.config_file,
         live=not no_live,
-        verbosity=level,
+        verbosity=verbosity,
         started_s=STARTED_S,
         resume=resume,
-        drills=drills,
+        drills=faults + drills,
         tee=tee,
         log_workers=parse_ranks(log_workers, resolved.config.cluster.worker_count),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -14,16 +14,17 @@ from tfmp.bench.analysis import Analysis, Measurement, analyse, unlike_weights
 from tfmp.bench.machine import busy, crowded, describe_machine, versions
 from tfmp.bench.measure import Bench, Interrupted, run_trial
 from tfmp.bench.plot import save_plot
-from tfmp.bench.progress import PlainProgress, make_progress
+from tfmp.bench.progress import Progress
 from tfmp.bench.tables import advice_lines, show, tables
-from tfmp.bench.trials import Trial, TrialPlan
-from tfmp.commands.bench_plan import BenchOptions, Resolve, epochs_to_run, plan_trials
+from tfmp.bench.trials import Trial, TrialPlan, default_workers
+from tfmp.commands.user_code import check_user_code
+from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError, UsageError
-from tfmp.planning.inputs import Machine
-from tfmp.report.output import eprint, say
+from tfmp.planning.inputs import Machine, plan_local_run
+from tfmp.report.display import make_display
 from tfmp.rundir.claim import claim_run_folder
 from tfmp.rundir.layout import write_json
-from tfmp.text import count
+from tfmp.text import count, eprint, noop, say
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.signals import SignalInbox
 from tfmp.workers.spec import signal_name
@@ -31,7 +32,39 @@ from tfmp.workers.spec import signal_name
 if TYPE_CHECKING:
     from tfmp.config import Resolved
 
-__all__ = ["BenchOptions", "bench"]
+#: Resolves the user's settings with some keys overridden by options, given as {option: value}.
+Resolve = Callable[[Mapping[str, object]], "Resolved"]
+
+#: A configuration may ask for hundreds of epochs: so many tell the speed.
+MOST_EPOCHS = 5
+_QUICK_EPOCHS = 3
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What the command line says; ``None``: not given.
+
+    Attributes:
+        workers: Numbers of workers.
+        batch_sizes: Global batch sizes.
+        collectives: Collectives to compare.
+        rounds: How often everything is run.
+        target_accuracy: The ``val_accuracy`` to which the time is taken.
+        output: Folder of the results.
+        quick: Whether about a minute has to do.
+        live: Whether a live display is wanted on a terminal.
+        quiet: Whether only the result is shown.
+    """
+
+    workers: tuple[int, ...] | None = None
+    batch_sizes: tuple[int, ...] | None = None
+    collectives: tuple[str, ...] | None = None
+    rounds: int = 3
+    target_accuracy: float = 0.975
+    output: Path | None = None
+    quick: bool = False
+    live: bool = True
+    quiet: bool = False
 
 
 @dataclass
@@ -75,8 +108,8 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
     """
     resolved = resolve({})
     machine = Machine.here()
-    plan, on_gpus = plan_trials(resolve, options, machine)
-    epochs = epochs_to_run(resolved, options)
+    plan, on_gpus = _plan_trials(resolve, options, machine)
+    epochs = _epochs_to_run(resolved, options)
     folder = _claim(options.output, resolved)
     results = _Results(folder, plan, options, _facts(plan, options, epochs, machine.cores))
     for line in _notes(plan, results.facts, resolved.config.training.epochs, epochs, on_gpus=on_gpus):
@@ -93,7 +126,9 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
         epochs=epochs,
         grace_period_s=resolved.config.run.grace_period_s,
     )
-    progress = make_progress(trials, options.rounds, live=options.live, quiet=options.quiet)
+    # Drawn twice a second at most: the display shares the cores with what is measured.
+    display = None if options.quiet else make_display(live=options.live, refresh_per_second=2)
+    progress = Progress(display, trials, options.rounds)
     stopped_by = None
     try:
         with SignalInbox(STOP_SIGNALS) as inbox:
@@ -105,8 +140,63 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
     return _finish(results, stopped_by, progress.done, progress.total)
 
 
+def _plan_trials(resolve: Resolve, options: BenchOptions, machine: Machine) -> tuple[TrialPlan, bool]:
+    """What is to be run, each layout planned as ``tfmp train`` would; and whether it is on GPUs.
+
+    Raises:
+        UsageError: A layout is refused.
+    """
+    resolved = resolve({})
+    config = resolved.config
+    if config.cluster.strategy != "multi-worker":
+        raise UsageError(
+            f"tfmp bench compares numbers of worker processes: expected the strategy multi-worker, received "
+            f"{config.cluster.strategy}",
+            where="cluster.strategy",
+            hint="--set cluster.strategy=multi-worker",
+        )
+    check_user_code(resolved)
+    header = prepare(config.data, noop if options.quiet else say).header
+    limit = config.data.limit_train
+    on_gpus = bool(machine.gpus) and config.cluster.device != "cpu"
+    cores = machine.cores
+    default = tuple(sorted({1, cores})) if options.quick else default_workers(cores)
+    collectives = ("auto",) if on_gpus else ("shm",) if options.quick else ("shm", "ring")
+    plan = TrialPlan(
+        workers=options.workers or default,
+        batch_sizes=options.batch_sizes or ((256,) if options.quick else (32, 256, 2048)),
+        collectives=options.collectives or collectives,
+        cores=cores,
+        train_samples=min(header.train_samples, limit) if limit is not None else header.train_samples,
+        weak=not (options.quick or on_gpus),
+        # They hold processes to cores; on GPUs that would say nothing.
+        references=not on_gpus,
+    )
+    for trial in plan.trials():
+        if trial.kind == "run":
+            given = {
+                "--workers": trial.workers,
+                "--batch-size": trial.batch_size,
+                "--collective": trial.collective,
+            }
+            ports = tuple(range(1, trial.workers + 1))  # for the plan only: nothing listens there
+            plan_local_run(resolve(given).config, header, machine, ports)
+    return plan, on_gpus
+
+
+def _epochs_to_run(resolved: Resolved, options: BenchOptions) -> int:
+    wanted = resolved.config.training.epochs
+    if resolved.origin("training.epochs") == "--epochs":
+        if wanted < 2:
+            raise UsageError(
+                "expected at least 2 epochs, received 1: the first one is warm-up and is not counted", where="--epochs"
+            )
+        return wanted
+    return max(2, min(wanted, _QUICK_EPOCHS if options.quick else MOST_EPOCHS))
+
+
 def _run_all(
-    common: Bench, results: _Results, trials: tuple[Trial, ...], inbox: SignalInbox, progress: PlainProgress
+    common: Bench, results: _Results, trials: tuple[Trial, ...], inbox: SignalInbox, progress: Progress
 ) -> None:
     rounds = results.options.rounds
     broken: set[Trial] = set()
@@ -140,7 +230,7 @@ def _finish(results: _Results, stopped_by: int | None, done: int, total: int) ->
     if results.measurements:
         _show(results)
     if stopped_by is not None:
-        kept = f"; the figures are of those: {results.folder / 'bench.json'}" if results.measurements else ""
+        kept = f"; results so far: {results.folder / 'bench.json'}" if results.measurements else ""
         eprint(f"interrupted by {signal_name(stopped_by)} after {done} of {count(total, 'run')}{kept}")
         return 128 + stopped_by
     if results.failures:
@@ -156,7 +246,7 @@ def _show(results: _Results) -> None:
     for table in tables(results.plan, found, results.options.target_accuracy):
         show(table)
     for trial in unlike_weights(results.measurements):
-        say(f"warning: not the same weights in each round: {trial.title}")
+        say(f"warning: final weights differ between rounds: {trial.title}")
     foreign_cores = [one.foreign_cores for one in results.measurements]
     warning = crowded(foreign_cores, results.plan.cores)
     if warning:
@@ -167,7 +257,7 @@ def _show(results: _Results) -> None:
         files.append(results.folder / "bench.png")
     except TfmpError as error:
         say(f"{error.what}: {error.hint}")
-    say(f"written: {', '.join(map(str, files))}")
+    say(f"wrote {', '.join(map(str, files))}")
     for line in advice_lines(results.plan, found, results.options.target_accuracy, busy=warning is not None):
         say(line)
 
@@ -180,7 +270,7 @@ def _claim(output: Path | None, resolved: Resolved) -> Path:
     """
     if output is not None and (output / "config.yaml").exists():
         raise UsageError(
-            "this folder already holds results, which are never overwritten",
+            "this folder already contains results, which are never overwritten",
             where=str(output),
             hint="choose another --output",
         )
@@ -216,7 +306,7 @@ def _notes(plan: TrialPlan, facts: Mapping[str, Any], wanted_epochs: int, epochs
     if warning := busy(facts["machine"]["load"], plan.cores):
         notes.append(f"warning: {warning}")
     if epochs < wanted_epochs:
-        notes.append(f"note: {epochs} of the configuration's {wanted_epochs} epochs are run (--epochs)")
+        notes.append(f"note: running {epochs} of the {wanted_epochs} configured epochs (--epochs overrides this)")
     if on_gpus:
-        notes.append("note: on GPUs there are no references: no scaling efficiency, no split of the step")
+        notes.append("note: scaling efficiency and the step breakdown are not available on GPUs")
     return notes

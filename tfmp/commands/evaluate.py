@@ -16,14 +16,14 @@ from tfmp.agent.workload import PRELOAD
 from tfmp.config import load_run_config
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK, TfmpError, UsageError
+from tfmp.events import EvaluationResult, WorkerEvent
 from tfmp.planning.environment import fork_server_environment
 from tfmp.planning.host import available_cores, thread_env
 from tfmp.planning.inputs import Machine
 from tfmp.report.noise import is_noise
-from tfmp.report.output import noop, say
 from tfmp.report.summary import print_rows
 from tfmp.rundir.layout import RunFolder
-from tfmp.workers.events import EvaluationResult, WorkerEvent
+from tfmp.text import noop, say
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import ForkServerGroup, Line
 from tfmp.workers.lifecycle import STOP_SIGNALS

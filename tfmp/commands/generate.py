@@ -1,4 +1,4 @@
-"""``tfmp generate``: the deployment files of a configuration."""
+"""``tfmp generate``: deployment files for a configuration."""
 
 from __future__ import annotations
 
@@ -10,16 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tfmp.config import FlagValue, resolve
-from tfmp.deploy.compose import FILE_NAME as COMPOSE_FILE
-from tfmp.deploy.compose import addresses, compose
 from tfmp.deploy.deployment import DEFAULT_CPUS, DEFAULT_IMAGE, DEFAULT_MEMORY_GIB, DataFile, Deployment
-from tfmp.deploy.kubernetes import FILE_NAME as KUBERNETES_FILE
-from tfmp.deploy.kubernetes import kubernetes
-from tfmp.deploy.slurm import FILE_NAME as SLURM_FILE
-from tfmp.deploy.slurm import slurm
+from tfmp.deploy.files import addresses, compose, kubernetes, slurm
 from tfmp.errors import EXIT_OK, UsageError
-from tfmp.report.output import eprint
 from tfmp.rundir.claim import run_name
+from tfmp.text import eprint
 
 if TYPE_CHECKING:
     from tfmp.config import RunConfig
@@ -28,9 +23,9 @@ Target = Literal["compose", "slurm", "kubernetes"]
 STDOUT = "-"
 
 _MAKERS: dict[str, tuple[Callable[[Deployment, str], str], str]] = {
-    "compose": (compose, COMPOSE_FILE),
-    "slurm": (slurm, SLURM_FILE),
-    "kubernetes": (kubernetes, KUBERNETES_FILE),
+    "compose": (compose, "compose.yaml"),
+    "slurm": (slurm, "job.sbatch"),
+    "kubernetes": (kubernetes, "kubernetes.yaml"),
 }
 _DATA_KEYS = ("train_images", "train_labels", "validation_images", "validation_labels", "path")
 _ANYONE_MAY_READ = 0o004
@@ -38,17 +33,17 @@ _ANYONE_MAY_READ = 0o004
 
 @dataclass(frozen=True)
 class GenerateOptions:
-    """What the command line says.
+    """What the command line asks for.
 
     Attributes:
-        target: What the file is for.
+        target: The kind of file.
         workers: Number of workers.
         config_file: The configuration file, if one was given.
         sets: ``KEY=VALUE`` texts.
-        output: The file to write; ``-`` for standard output; ``None`` for the target's own name.
-        force: Overwrite it.
+        output: The file to write; ``-`` for standard output; ``None`` for the default name.
+        force: Overwrite an existing file.
         image: Name of the image.
-        build: Folder to build it from (Compose only).
+        build: Directory to build it from (Compose only).
         cpus: CPUs of each worker.
         memory_gib: Memory of each worker.
     """
@@ -66,7 +61,7 @@ class GenerateOptions:
 
     @property
     def command(self) -> str:
-        """The command line again, as the file names it."""
+        """The command line, as quoted in the file."""
         words = ["tfmp", "generate", self.target, *([str(self.config_file)] if self.config_file else [])]
         words += ["--workers", str(self.workers)]
         words += [word for text in self.sets for word in ("--set", text)]
@@ -85,7 +80,7 @@ def generate(options: GenerateOptions) -> int:
     """Write the file and return the exit code.
 
     Raises:
-        UsageError: The settings are wrong or do not fit, or the file exists.
+        UsageError: The settings are invalid or do not suit the target, or the file exists.
     """
     make, default_name = _MAKERS[options.target]
     output = options.output or default_name
@@ -99,12 +94,12 @@ def generate(options: GenerateOptions) -> int:
         print(text, end="")
         return EXIT_OK
     _write(Path(output), text, force=options.force)
-    print(f"written: {output}; its heading says how to start it")
+    print(f"wrote {output}; the comment at the top explains how to start it")
     return EXIT_OK
 
 
 def _settings(options: GenerateOptions) -> RunConfig:
-    """Read the settings as the workers will: what is wrong with them is said now."""
+    """Read the settings as the workers will, to report errors now."""
     workers = str(options.workers) if options.target != "compose" else addresses(options.workers)
     flag = FlagValue("cluster.workers", "--workers", workers)
     return resolve(options.config_file, options.sets, [flag]).config
@@ -113,30 +108,30 @@ def _settings(options: GenerateOptions) -> RunConfig:
 def _check(options: GenerateOptions, config: RunConfig) -> None:
     if config.cluster.strategy != "multi-worker":
         raise UsageError(
-            f"expected multi-worker, received {config.cluster.strategy}: it runs in one process",
+            f"expected multi-worker, received {config.cluster.strategy}, which runs in one process",
             where="cluster.strategy",
-            hint="remove cluster.strategy; each worker takes all GPUs it is given",
+            hint="remove cluster.strategy; each worker uses all GPUs it is given",
         )
     if any(text.partition("=")[0].strip() == "cluster.token" for text in options.sets):
         raise UsageError(
-            "expected no secret on a command line that is written to a file",
+            "a secret must not be on a command line that is written to a file",
             where="--set cluster.token",
-            hint="put cluster.token into the configuration file, readable by you alone",
+            hint="put cluster.token in the configuration file and make it readable only by you",
         )
     if options.target == "kubernetes" and config.cluster.token is not None:
         raise UsageError(
-            "expected no secret in a ConfigMap, which is no place for one",
+            "a secret must not be in a ConfigMap, which is not encrypted",
             where="cluster.token",
-            hint="remove it: the NetworkPolicy lets only the workers reach each other",
+            hint="remove it: the NetworkPolicy already keeps others out",
         )
     if options.build is not None:
         if options.target != "compose":
-            raise UsageError("expected no folder to build from: Compose alone builds", where="--build")
+            raise UsageError("only Compose files can build the image", where="--build", hint="remove --build")
         if not (options.build / "docker" / "Dockerfile").is_file():
             raise UsageError(
-                "expected a folder with docker/Dockerfile",
+                "expected a directory with docker/Dockerfile",
                 where=f"--build {options.build}",
-                hint="name the folder of tfmp's sources, or build the image first and name it: --image",
+                hint="give tfmp's source directory, or build the image first and name it with --image",
             )
 
 
@@ -164,7 +159,7 @@ def _deployment(options: GenerateOptions, config: RunConfig, folder: Path) -> De
 
 
 def _seen_from(folder: Path, path: Path | None, *, absolute: bool = False) -> str | None:
-    """A path as a file in ``folder`` names it."""
+    """A path relative to ``folder``, or absolute."""
     if path is None:
         return None
     return os.path.normpath(path.absolute()) if absolute else os.path.relpath(path.absolute(), folder)
@@ -173,7 +168,7 @@ def _seen_from(folder: Path, path: Path | None, *, absolute: bool = False) -> st
 def _warnings(options: GenerateOptions) -> list[str]:
     file = options.config_file
     if options.target == "compose" and file is not None and not file.stat().st_mode & _ANYONE_MAY_READ:
-        return [f"{file} is not readable by others, such as the container's user: chmod o+r {file}"]
+        return [f"the container's user cannot read {file}: run chmod o+r {file}"]
     return []
 
 
@@ -184,7 +179,9 @@ def _write(path: Path, text: str, *, force: bool) -> None:
             file.write(text)
     except FileExistsError:
         raise UsageError(
-            "this file exists", where=str(path), hint="--force overwrites it, --output names another"
+            "the file already exists",
+            where=str(path),
+            hint="use --force to overwrite it, or --output to choose another",
         ) from None
     except OSError as error:
-        raise UsageError(f"the file cannot be written: {error.strerror}", where=str(path)) from error
+        raise UsageError(f"cannot write the file: {error.strerror}", where=str(path)) from error

@@ -19,9 +19,9 @@ from tfmp.errors import TfmpError
 from tfmp.planning.host import GPU_VARIABLE, available_cores, cpu_sets, oversubscribed, share_gpus, thread_env
 from tfmp.planning.inputs import Machine
 from tfmp.planning.proxy import no_proxy_env
-from tfmp.report.output import eprint, lasting_output, noop
+from tfmp.report.output import lasting_output
 from tfmp.rundir.temporary import temporary_folder
-from tfmp.text import seconds
+from tfmp.text import eprint, noop, seconds
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import ForkServerGroup, Line
 from tfmp.workers.lifecycle import STOP_SIGNALS, StopPolicy
@@ -68,7 +68,7 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
         UsageError: Ports in use, or GPUs that cannot be shared equally.
     """
     machine = Machine.here()
-    gpus = share_gpus(machine.gpus, options.workers)
+    gpus = share_gpus(machine.gpus, options.workers, workers_option="-n", cpu_option=f'{GPU_VARIABLE}="" tfmp launch …')
     if crowded := oversubscribed(machine.cores, options.workers):
         eprint(f"warning: {crowded}")
     with ExitStack() as stack:

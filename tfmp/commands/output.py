@@ -1,11 +1,11 @@
-"""The plan of a run, printed."""
+"""What commands print about a planned run."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from tfmp.report.summary import print_rows, print_table
+from tfmp.report.summary import print_rows
 from tfmp.text import count
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def headline(plan: Plan) -> str:
-    """One line for what will be done."""
+    """Summarize a plan in one line."""
     batch = plan.batch
     each = f"{batch.per_replica_batch} a replica" + (f": {batch.uneven}" if batch.uneven else "")
     return (
@@ -25,14 +25,13 @@ def headline(plan: Plan) -> str:
 
 
 def print_plan(resolved: Resolved, plan: Plan) -> None:
-    """Print the settings, where each comes from, and the plan with each worker's TF_CONFIG."""
+    """Print the settings with their origins, and the plan with each worker's TF_CONFIG."""
     from tfmp.planning.plan import WORKER_COLUMNS
 
     print("settings:")
     print("\n".join(f"  {line}" for line in resolved.to_yaml(origins=True).splitlines()))
     print_rows(plan.describe(), "plan:")
-    print("workers:")
-    print_table(WORKER_COLUMNS, plan.worker_rows())
+    print_rows(plan.worker_rows(), "workers:", columns=WORKER_COLUMNS)
     for worker in plan.workers:
         if worker.tf_config:
             print(f"  worker {worker.rank}: TF_CONFIG={json.dumps(json.loads(worker.tf_config))}")

@@ -28,8 +28,9 @@ from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK
 from tfmp.planning.environment import fork_server_environment
 from tfmp.planning.inputs import Machine, local_port_count, plan_local_run
-from tfmp.report.output import lasting_output, noop, say
+from tfmp.report.output import lasting_output
 from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
+from tfmp.text import noop, say
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import ForkServerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS

@@ -40,9 +40,9 @@ def _check(reference: str, where: str) -> None:
     spec = _find(module, here)
     if spec is None:
         raise UsageError(
-            f"expected a module {module} in {here} or among the installed ones, found none",
+            f"cannot find module {module} in {here} or among the installed packages",
             where=where,
-            hint=f"python -c 'import {module}' in {here} must work",
+            hint=f"python -c 'import {module}' must work in {here}",
         )
     if spec.origin is None or not spec.origin.endswith(".py"):
         return

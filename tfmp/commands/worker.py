@@ -50,9 +50,10 @@ from tfmp.rendezvous.identity import Identity, agreed_values, installed_versions
 from tfmp.rendezvous.leader import Peers
 from tfmp.rendezvous.protocol import Report, Waits
 from tfmp.rendezvous.session import Session
-from tfmp.report.output import eprint, lasting_output, noop, say
+from tfmp.report.output import lasting_output
 from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
 from tfmp.rundir.layout import RunFolder
+from tfmp.text import eprint, noop, say
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.group import ForkServerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS
@@ -335,7 +336,7 @@ def _train(
     with lock, shared_shm_setup(plan, rank, told) as shm_setup:
         workload = TrainingWorkload(
             config,
-            lambda ports: plan,
+            lambda _: plan,
             folder,
             prepared.dataset,
             faults=[parse_fault(text, len(plan.workers)) for text in options.common.drills],

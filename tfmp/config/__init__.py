@@ -1,7 +1,6 @@
 """The configuration of a run: its schema, the YAML file, ``--set`` and flags, and where each value came from.
 
-The names below are loaded on first use, so that importing this package costs nothing: pydantic and PyYAML together
-take longer to import than ``tfmp --help`` may take to answer.
+The names below are imported on first use: pydantic and PyYAML take longer to import than ``tfmp --help`` may take.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tfmp.config.keys import KeyInfo as KeyInfo
     from tfmp.config.keys import schema_keys as schema_keys
-    from tfmp.config.origins import FlagValue as FlagValue
+    from tfmp.config.resolver import FlagValue as FlagValue
     from tfmp.config.resolver import Resolved as Resolved
     from tfmp.config.resolver import load_run_config as load_run_config
     from tfmp.config.resolver import resolve as resolve
     from tfmp.config.schema import RunConfig as RunConfig
 
 _HOMES = {
-    "FlagValue": "tfmp.config.origins",
+    "FlagValue": "tfmp.config.resolver",
     "KeyInfo": "tfmp.config.keys",
     "Resolved": "tfmp.config.resolver",
     "RunConfig": "tfmp.config.schema",

@@ -1,7 +1,7 @@
-"""Rules between keys that need no data and no devices: what a run could only do wrongly, or not at all.
+"""Rules between keys that can be checked without data and devices.
 
-Each rule is a generator of :class:`Contradiction`. A key that nothing would read is refused too: dropped in silence,
-it would leave the user with other settings than the file shows.
+Each rule is a generator of :class:`Contradiction`. A key that nothing would read is refused too, because ignoring it
+silently would leave the user with other settings than the file shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _IDX_KEYS = ("train_images", "train_labels", "validation_images", "validation_labels")
 _CLIP_KEYS = ("clipnorm", "global_clipnorm", "clipvalue")
-# The built-in MLP ends in one output a class; every other loss or metric would be broadcast against its output.
+# The built-in MLP has one output per class; any other loss or metric would be broadcast against it.
 _CLASSIFIER_METRICS = (
     "accuracy", "sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy", "sparse_categorical_crossentropy",
 )  # fmt: skip
@@ -23,10 +23,10 @@ _CLASSIFIER_METRICS = (
 
 @dataclass(frozen=True)
 class Contradiction:
-    """Keys that do not go together.
+    """Keys that contradict each other.
 
     Args:
-        keys: Dotted keys at fault, the one to change first.
+        keys: The dotted keys involved, the one to change first.
         what: What was expected and what was received.
         hint: What to change.
     """
@@ -37,7 +37,7 @@ class Contradiction:
 
 
 def contradictions(config: RunConfig) -> list[Contradiction]:
-    """Return every contradiction between the keys of a configuration, in the order of the schema's sections."""
+    """Return every contradiction in a configuration, in the order of the schema's sections."""
     rules = (_model, _data, _sample_counts, _learning_rate, _optimizer, _validation, _cluster)
     return [found for rule in rules for found in rule(config)]
 
@@ -56,16 +56,16 @@ def _model(config: RunConfig) -> Iterator[Contradiction]:
     if training.loss != "sparse_categorical_crossentropy":
         yield Contradiction(
             ("training.loss",),
-            "training.loss: the built-in MLP has one output a class: expected sparse_categorical_crossentropy, "
+            "training.loss: the built-in MLP has one output per class: expected sparse_categorical_crossentropy, "
             f"received {training.loss}",
-            "remove training.loss, or give your own model as model.factory",
+            "remove training.loss, or set model.factory to your own model",
         )
     for metric in training.metrics:
         if metric not in _CLASSIFIER_METRICS:
             yield Contradiction(
                 ("training.metrics",),
-                f"training.metrics: the built-in MLP has one output a class, for which {metric} is not defined",
-                f"use {', '.join(_CLASSIFIER_METRICS)}; or give your own model as model.factory",
+                f"training.metrics: the built-in MLP has one output per class, for which {metric} is not defined",
+                f"use {', '.join(_CLASSIFIER_METRICS)}; or set model.factory to your own model",
             )
 
 
@@ -78,14 +78,14 @@ def _data(config: RunConfig) -> Iterator[Contradiction]:
         if data.dataset == dataset and missing:
             yield Contradiction(
                 ("data.dataset",),
-                f"data.dataset: {dataset} needs keys that are not set: {', '.join(missing)}",
+                f"data.dataset: {dataset} requires {', '.join(missing)}",
                 f"set {missing[0]} to a file",
             )
         if data.dataset != dataset:
             for key in given:
                 yield Contradiction(
                     (f"data.{key}", "data.dataset"),
-                    f"data.{key} belongs to the data set {dataset}, but data.dataset is {data.dataset}",
+                    f"data.{key} is for the data set {dataset}, but data.dataset is {data.dataset}",
                     f"set data.dataset to {dataset}, or remove data.{key}",
                 )
 
@@ -105,8 +105,8 @@ def _sample_counts(config: RunConfig) -> Iterator[Contradiction]:
     if batch < replicas:
         yield Contradiction(
             ("training.batch_size", key),
-            f"training.batch_size: the global batch is shared by {replicas} {who}: expected at least {replicas} "
-            f"samples, received {batch}",
+            f"training.batch_size: {replicas} {who} share the global batch: expected at least {replicas} samples, "
+            f"received {batch}",
             f"set training.batch_size to {replicas} or {2 * replicas}",
         )
 
@@ -120,11 +120,11 @@ def _learning_rate(config: RunConfig) -> Iterator[Contradiction]:
             "received 0.0",
             "set training.final_learning_rate_fraction to 0.01, or training.schedule to cosine",
         )
-    # Keras refuses to set the rate of an optimizer that holds a schedule, but only when the plateau comes.
+    # Keras refuses to change the learning rate of an optimizer with a schedule, but only once a plateau comes.
     if training.plateau_patience is not None and training.schedule != "constant":
         yield Contradiction(
             ("training.plateau_patience", "training.schedule"),
-            f"training.plateau_patience: the {training.schedule} schedule sets the learning rate already",
+            f"training.plateau_patience: the {training.schedule} schedule already sets the learning rate",
             "set training.schedule to constant, or remove training.plateau_patience",
         )
 
@@ -134,7 +134,7 @@ def _optimizer(config: RunConfig) -> Iterator[Contradiction]:
     if training.momentum and training.optimizer not in ("sgd", "rmsprop"):
         yield Contradiction(
             ("training.momentum", "training.optimizer"),
-            f"training.momentum: only sgd and rmsprop have a momentum, received {training.momentum} "
+            f"training.momentum: only sgd and rmsprop have momentum, received {training.momentum} "
             f"with {training.optimizer}",
             "remove training.momentum, or set training.optimizer to sgd",
         )
@@ -142,7 +142,7 @@ def _optimizer(config: RunConfig) -> Iterator[Contradiction]:
     if len(clips) > 1:
         yield Contradiction(
             tuple(f"training.{key}" for key in clips),
-            f"training: expected at most one way of clipping gradients, received {' and '.join(clips)}",
+            f"training: expected at most one way to clip gradients, received {' and '.join(clips)}",
             f"keep one of {', '.join(clips)}",
         )
 
@@ -172,9 +172,8 @@ def _cluster(config: RunConfig) -> Iterator[Contradiction]:
     elif cluster.devices is not None:
         yield Contradiction(
             ("cluster.devices", "cluster.strategy"),
-            f"cluster.devices ({cluster.devices}) belongs to the mirrored strategy, but cluster.strategy is "
-            "multi-worker",
-            "set cluster.strategy to mirrored, or cluster.workers in place of cluster.devices",
+            f"cluster.devices ({cluster.devices}) is for the mirrored strategy, but cluster.strategy is multi-worker",
+            "set cluster.strategy to mirrored, or set cluster.workers instead of cluster.devices",
         )
     if cluster.collective == "nccl" and cluster.device == "cpu":
         yield Contradiction(
@@ -191,14 +190,13 @@ def _ports(config: RunConfig, base_port: int) -> Iterator[Contradiction]:
     if config.cluster.worker_addresses is not None:
         yield Contradiction(
             ("cluster.base_port", "cluster.workers"),
-            f"cluster.base_port ({base_port}) is for workers given by number: these have their ports in "
-            "cluster.workers",
+            f"cluster.base_port ({base_port}) is for a number of workers, but cluster.workers lists addresses with "
+            "ports",
             "remove cluster.base_port",
         )
     elif base_port + workers - 1 > 65535:
         yield Contradiction(
             ("cluster.base_port", "cluster.workers"),
-            f"cluster.base_port: {workers} workers need the ports up to {base_port + workers - 1}, expected at most "
-            "65535",
+            f"cluster.base_port: {workers} workers need ports up to {base_port + workers - 1}, expected at most 65535",
             f"set cluster.base_port to {65536 - workers} or less",
         )

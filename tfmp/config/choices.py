@@ -1,7 +1,7 @@
-"""The words that a configuration may choose from, one type a key.
+"""The choices that a configuration offers, one type per key.
 
-Names of optimizers, activations, losses and metrics are those of Keras 3.5, the oldest Keras that tfmp supports, and
-of every release since. Light to import: the command line offers these words in ``--help`` and shell completion.
+Optimizers, activations, losses and metrics have the names that they have in Keras 3.10, the oldest supported release,
+and every later one. Importing this module costs next to nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Optimizer = Literal[
 
 Schedule = Literal["constant", "cosine", "exponential", "linear"]
 
-# Labels are integers, so losses and metrics that need one-hot labels are not offered.
+# Labels are integers, so losses and metrics for one-hot labels are left out.
 Loss = Literal[
     "sparse_categorical_crossentropy", "binary_crossentropy", "hinge", "squared_hinge", "mean_squared_error",
     "mean_absolute_error", "huber", "log_cosh", "poisson",

@@ -1,4 +1,4 @@
-"""Writes a configuration as YAML that every YAML 1.1 and 1.2 reader reads alike."""
+"""Writes a configuration as YAML that means the same in YAML 1.1 and 1.2."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from tfmp.config.types import Scalar, shown
 if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig
 
-# Never shown, never written down: a run folder is copied and shown around.
+# Never shown or written: run folders are copied and shared.
 _SECRET_KEYS = frozenset({"cluster.token"})
-# Words of letters first: no reader takes one for a number, a date or a document mark.
+# Starts with a letter: never a number, a date or a document marker.
 _PLAIN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*", re.ASCII)
 
 
 def to_yaml(config: RunConfig, origins: Mapping[str, str] | None = None) -> str:
-    """Return the whole configuration as YAML, one key a line, defaults included, secrets left out.
+    """Return the whole configuration as YAML, one key per line, with defaults and without secrets.
 
     Args:
         config: The configuration.
-        origins: Where each dotted key's value came from, written as a comment behind it; ``None`` for none.
+        origins: Where the value of each dotted key came from, added as a comment; ``None`` for no comments.
     """
     lines: list[str] = []
     for section in sections():
@@ -46,7 +46,7 @@ def value_text(value: object) -> str:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float):
         mantissa, e, exponent = repr(value).partition("e")
-        # YAML 1.1 takes a number without a dot before its exponent for text.
+        # Without a dot before the exponent, YAML 1.1 reads text.
         return f"{mantissa}.0e{exponent}" if e and "." not in mantissa else repr(value)
     if isinstance(value, int):
         return str(value)

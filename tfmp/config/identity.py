@@ -1,4 +1,4 @@
-"""Which settings make a run the one it is: those that decide the numbers, and so must not change when it goes on."""
+"""The settings that determine the numbers of a run, and so must not change when it resumes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tfmp.config.keys import plain, schema_keys
 if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig
 
-# The rest of model, data and training: how long, how fast, how often it is looked at. What is validated may change too,
-# but then the curve would be of two things.
+# Settings of these sections that may change: how long, how fast and how often to validate. What is validated could
+# change too, but the curve would then mix two things.
 _FREE = frozenset(
     f"training.{name}"
     for name in (
@@ -23,7 +23,7 @@ _SECTIONS = ("model", "data", "training")
 
 
 def identity(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that a resumed run must share, by dotted key, as JSON values."""
+    """Return the settings that a resumed run must keep, by dotted key, as JSON values."""
     found = {}
     for key in schema_keys():
         section, _, name = key.partition(".")
@@ -33,8 +33,8 @@ def identity(config: RunConfig) -> dict[str, Any]:
 
 
 def changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
-    """Return (key, before, after) for each setting of ``before`` that has another value now.
+    """Return (key, before, after) for each setting that has changed.
 
-    A key that only one of them knows is of another version of tfmp, and its default made no difference.
+    A key that only one of them has comes from another version of tfmp, where it had no effect.
     """
     return [(key, before[key], after[key]) for key in before if key in after and before[key] != after[key]]

@@ -1,4 +1,4 @@
-"""The keys of the schema as data: for the reference, shell completion, and the nearest valid key of a misspelt one."""
+"""The keys of the schema as data, for the reference, shell completion and suggestions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from tfmp.config.schema import Expect, RunConfig
 
-# What people bring from other programs; difflib alone would not find the way.
+# Names from other programs, which difflib would not find.
 _SYNONYMS = {
     "batch": "training.batch_size",
     "bs": "training.batch_size",
@@ -41,8 +41,8 @@ class KeyInfo:
         type: What the key expects, such as ``an integer ≥ 1``.
         default: The default value, typed.
         description: Meaning, with unit and reason.
-        choices: The words that the key, or each item of a list, may be; empty for every other key.
-        item: What each item of a list expects; empty for every other key.
+        choices: The choices of the key, or of each item of a list; empty for other keys.
+        item: What each item of a list expects; empty for other keys.
     """
 
     key: str
@@ -54,7 +54,7 @@ class KeyInfo:
 
 
 def sections() -> tuple[str, ...]:
-    """Return the names of the sections in their order."""
+    """Return the names of the sections in order."""
     return tuple(RunConfig.model_fields)
 
 
@@ -105,13 +105,13 @@ def _item(hint: Any) -> str:
 
 
 def nearest_key(key: str) -> str | None:
-    """Return the valid key that an invalid one was most likely meant to be.
+    """Return the valid key that was most likely meant.
 
     Args:
-        key: Dotted key as given: misspelt, at the wrong level, or known under another name elsewhere.
+        key: Dotted key as given: misspelled, at the wrong level, or under another program's name.
 
     Returns:
-        A valid dotted key, ``None`` where none is near.
+        A valid dotted key, or ``None``.
     """
     section, _, rest = key.lower().replace("-", "_").partition(".")
     leaf = (rest or section).rpartition(".")[2]
@@ -130,19 +130,19 @@ def nearest_key(key: str) -> str | None:
 
 
 def nearest_section(name: str) -> str | None:
-    """Return the section that a misspelt one was most likely meant to be, ``None`` where none is near."""
+    """Return the section that was most likely meant, or ``None``."""
     near = difflib.get_close_matches(name.lower(), sections(), n=1, cutoff=0.6)
     return near[0] if near else None
 
 
 def nearest_choice(text: str, choices: tuple[str, ...]) -> str | None:
-    """Return the offered word nearest to the given one, ``None`` where none is near."""
+    """Return the choice that was most likely meant, or ``None``."""
     near = difflib.get_close_matches(text.lower(), choices, n=1, cutoff=0.6)
     return near[0] if near else None
 
 
 def plain(value: object) -> object:
-    """Return a default or setting as YAML knows values: paths become text, tuples lists."""
+    """Return a setting as YAML has it: paths as text, tuples as lists."""
     if isinstance(value, Path):
         return str(value)
     return [plain(item) for item in value] if isinstance(value, tuple) else value

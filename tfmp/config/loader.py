@@ -1,9 +1,8 @@
-"""Reads a YAML file into unread scalars, each with its line, and refuses what a configuration never needs.
+"""Loads a YAML file as scalars with their lines, and refuses what a configuration never needs.
 
-PyYAML's composer builds the nodes; its constructor, which makes Python objects (and with some loaders runs code), is
-never used. Beyond YAML's own syntax errors these are refused, each with its place: duplicate keys (PyYAML keeps the
-last one without a word), tags, several documents, and nesting or aliases beyond any honest configuration, so that
-a hostile file costs neither time nor memory.
+PyYAML's composer builds the nodes; its constructor, which creates Python objects (and with some loaders runs code), is
+never used. In addition to syntax errors, these are refused: duplicate keys (PyYAML silently keeps the last one), tags,
+several documents, and excessive nesting or aliases, so that a hostile file costs neither time nor memory.
 """
 
 from __future__ import annotations
@@ -26,17 +25,15 @@ Value: TypeAlias = "Scalar | list[Value] | dict[str, Entry]"
 
 @dataclass(frozen=True)
 class Entry:
-    """One key of a mapping with its value.
+    """The value of a key, and where the key is.
 
     Args:
         value: A scalar, a list of values or a mapping of entries.
         line: Line of the key, from 1.
-        column: Column of the key, from 1.
     """
 
     value: Value
     line: int
-    column: int
 
 
 def load_yaml(path: Path) -> dict[str, Entry]:
@@ -49,7 +46,7 @@ def load_yaml(path: Path) -> dict[str, Entry]:
         The top-level mapping, in the order of the file.
 
     Raises:
-        UsageError: The file cannot be read, is empty, or is not a mapping in YAML; with ``file:line:column``.
+        UsageError: The file cannot be read, is empty, or is not a YAML mapping; with ``file:line:column``.
     """
     text = _read_text(path)
     value = _parse(text, str(path), first_line=1)
@@ -57,7 +54,7 @@ def load_yaml(path: Path) -> dict[str, Entry]:
         raise UsageError(
             "expected settings, received an empty file",
             where=str(path),
-            hint="write at least one section, or leave the file out for the default run",
+            hint="add at least one section, or omit the file to use the defaults",
         )
     if not isinstance(value, dict):
         raise UsageError(
@@ -72,12 +69,12 @@ def parse_value(text: str, where: str) -> Value:
     """Read the value of ``--set KEY=VALUE``.
 
     Args:
-        text: A list or mapping in YAML's flow style (``[128, 64]``), a quoted text, or a plain scalar. Only the first
-            character decides: a plain scalar is taken as it stands, so ``#`` or ``: `` in it mean nothing.
-        where: Placement named in errors.
+        text: A list or mapping in YAML's flow style (``[128, 64]``), quoted text, or a plain scalar. The first
+            character decides: a plain scalar is taken as it is, so ``#`` and ``: `` have no meaning in it.
+        where: The place that errors name.
 
     Raises:
-        UsageError: A bracket or quote is not closed, or something follows it.
+        UsageError: A bracket or quote is not closed, or text follows it.
     """
     stripped = text.strip()
     if not stripped.startswith(("[", "{", "'", '"')):
@@ -103,7 +100,7 @@ def _read_text(path: Path) -> str:
         raise UsageError(
             f"expected a configuration of at most {MAX_FILE_BYTES // 1024} KiB, received a larger file",
             where=str(path),
-            hint="give the run's YAML file, not its data",
+            hint="give the YAML file of the run, not its data",
         )
     try:
         return data.decode("utf-8-sig")
@@ -124,11 +121,11 @@ def _similar_file(path: Path) -> str:
         found = other.is_file()
     except OSError:
         found = False
-    return f"did you mean {other}?" if found else "check the path, which starts from the current directory"
+    return f"did you mean {other}?" if found else "check the path, which is relative to the current directory"
 
 
 class _Composer(yaml.SafeLoader):
-    """Composes nodes within bounds; tags other than the implied ones are an error."""
+    """Composes nodes within limits and refuses explicit tags."""
 
     depth = 0
     aliases = 0
@@ -140,7 +137,7 @@ class _Composer(yaml.SafeLoader):
             if self.aliases > MAX_ALIASES:
                 raise _error(f"expected at most {MAX_ALIASES} aliases", event.start_mark, "write the values out")
         elif (tag := getattr(event, "tag", None)) is not None:
-            hint = "remove the tag; quote the value if it is meant as text"
+            hint = "remove the tag, and quote the value if it is meant as text"
             raise _error(f"tags are not supported, received {shown(tag)}", event.start_mark, hint)
         self.depth += 1
         if self.depth > MAX_DEPTH:
@@ -155,7 +152,7 @@ def _error(problem: str, mark: Any, hint: str) -> yaml.MarkedYAMLError:
 
 
 def _parse(text: str, name: str, first_line: int) -> Value | None:
-    """Compose and convert; ``first_line`` 0 means that ``name`` has no lines to speak of."""
+    """Compose and convert; ``first_line`` 0 means that ``name`` has no line numbers."""
     try:
         loader = _Composer(text)
         try:
@@ -185,18 +182,18 @@ def _syntax_error(error: yaml.MarkedYAMLError, name: str, has_lines: bool) -> Us
     elif "single document" in context:
         problem, hint = "expected one document, received a second", "remove the line `---` and what follows"
     elif "while parsing a flow" in context or ("quoted scalar" in context and "end of stream" in problem):
-        # The parser notices further down, often at the end of the file; what has to be mended is where it opens.
+        # The parser notices further down, often at the end of the file; the mistake is where it opens.
         what = "quote" if "quoted" in context else "bracket"
         hint = f"close the {what}"
         if mark and what == "bracket" and "<stream end>" not in problem:
-            hint += f", or write a comma before line {mark.line + 1}, column {mark.column + 1}"
+            hint += f", or add a comma before line {mark.line + 1}, column {mark.column + 1}"
         problem, mark = f"this {what} is not closed", error.context_mark
     place = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark and has_lines else name
     return UsageError(problem.replace("'\\x00'", "the end"), where=place, hint=hint)
 
 
 class _Converter:
-    """Turns nodes into values; a node reached through several aliases is converted once."""
+    """Converts nodes to values; a node with several aliases is converted once."""
 
     def __init__(self, first_line: int) -> None:
         self._first_line = first_line
@@ -237,11 +234,11 @@ class _Converter:
             if name in own:
                 first = f"first on line {own[name].line}" if line else "given twice"
                 raise _error(f"duplicate key {shown(name)}, {first}", key_node.start_mark, "remove one of the two")
-            own[name] = Entry(self.convert(value_node), line, key_node.start_mark.column + 1)
+            own[name] = Entry(self.convert(value_node), line)
         return {**merged, **own}
 
     def _merged(self, node: yaml.Node) -> dict[str, Entry]:
-        """Return the entries of ``<<``: a mapping, or a list of mappings of which the first one wins."""
+        """Return the entries of ``<<``: a mapping, or a list of mappings, the first of which wins."""
         value = self.convert(node)
         sources = value if isinstance(value, list) else [value]
         entries: dict[str, Entry] = {}

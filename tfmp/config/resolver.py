@@ -1,22 +1,21 @@
-"""The one place where the layers of a configuration meet: defaults < file < ``--set`` < flags.
+"""Merges the layers of a configuration: defaults < file < ``--set`` < flags.
 
-Values stay unread until all layers have spoken; then the schema reads the winners once, and each error is told with
-the place its value came from.
+Values are read after all layers are merged, and each error names the place that its value came from.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import ValidationError
 
 from tfmp.config import dump
 from tfmp.config.keys import KeyInfo, nearest_choice, nearest_key, nearest_section, schema_keys, sections
 from tfmp.config.loader import Entry, load_yaml, parse_value
-from tfmp.config.origins import DEFAULT, FlagValue, Origin
 from tfmp.config.schema import RunConfig
 from tfmp.config.types import Scalar, boolean_hint, shown
 from tfmp.errors import UsageError
@@ -25,6 +24,60 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 MAX_LISTED_ERRORS = 5
+
+
+@dataclass(frozen=True)
+class FlagValue:
+    """A command-line flag.
+
+    Args:
+        key: Dotted key that the flag sets, such as ``training.epochs``.
+        flag: The flag as typed, such as ``--epochs``; named in errors and as the value's origin.
+        value: The text as typed, which is read like a YAML value, or an already typed value. ``None``: the flag was not
+            given and sets nothing.
+    """
+
+    key: str
+    flag: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value came from: the defaults, a line of the file, ``--set`` or a flag.
+
+    Args:
+        kind: Which layer: ``default`` < ``file`` < ``set`` < ``flag``.
+        place: The file's path for ``file``, the flag for ``flag``; unused otherwise.
+        line: Line in the file, from 1; 0 for the other kinds.
+    """
+
+    kind: Literal["default", "file", "set", "flag"] = "default"
+    place: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        if self.kind == "file":
+            return f"{self.place}:{self.line}"
+        if self.kind == "set":
+            return "--set"
+        return self.place if self.kind == "flag" else "default"
+
+    def where(self, key: str, line: int = 0) -> str:
+        """Return the place as named in an error.
+
+        Args:
+            key: The dotted key, to tell one ``--set`` from another.
+            line: Line of the item at fault, if it is not that of the key, as in a list over several lines.
+        """
+        if self.kind == "set":
+            return f"--set {key}"
+        if self.kind == "file" and line:
+            return f"{self.place}:{line}"
+        return str(self)
+
+
+DEFAULT = Origin()
 
 
 @dataclass(frozen=True)
@@ -62,11 +115,10 @@ def resolve(file: Path | None = None, sets: Sequence[str] = (), flags: Sequence[
     Args:
         file: YAML file, ``None`` for the defaults.
         sets: The texts of ``--set``: ``section.key=VALUE``, in the order given; the last one of a key wins.
-        flags: The flags given, which win over everything else.
+        flags: Flags, which override everything else.
 
     Raises:
-        UsageError: The file cannot be read, or a key or value is wrong. All errors are found before the first is told;
-            up to five are listed.
+        UsageError: The file cannot be read, or a key or value is wrong. Lists up to five errors.
     """
     layers = _Layers()
     if file is not None:
@@ -83,13 +135,13 @@ def resolve(file: Path | None = None, sets: Sequence[str] = (), flags: Sequence[
 
 
 def load_run_config(path: Path) -> RunConfig:
-    """Read back the configuration of a run.
+    """Read the configuration of a run.
 
     Args:
         path: A run folder or the ``config.yaml`` in it.
 
     Raises:
-        UsageError: There is no configuration, or it is not valid.
+        UsageError: There is no configuration, or it is invalid.
     """
     return resolve(path / "config.yaml" if path.is_dir() else path).config
 
@@ -103,7 +155,7 @@ class _Problem:
 
 @dataclass
 class _Layers:
-    """The winning value of each key so far, unread, with its origin."""
+    """The value of each key so far, not read yet, and its origin."""
 
     values: dict[str, dict[str, object]] = field(default_factory=dict)
     origins: dict[str, Origin] = field(default_factory=dict)
@@ -125,7 +177,7 @@ class _Layers:
                 self.problems.append(_Problem(str(origin), what, None))
 
     def _add_stray(self, section: str, entry: Entry, origin: Origin) -> None:
-        """Tell of a top-level key that is no section: a misspelt section, or keys at the wrong level."""
+        """Report a top-level key that is not a section: a misspelled section, or keys at the wrong level."""
         near = nearest_section(section)
         value = {} if isinstance(entry.value, Scalar) and entry.value.is_null else entry.value
         if not isinstance(value, dict):
@@ -165,7 +217,9 @@ class _Layers:
 def _flag_value(flag: FlagValue, info: KeyInfo | None) -> object:
     """Return a flag's value with its texts marked as typed in a shell; a list key also takes YAML's ``[a, b]``."""
     value = flag.value
-    if isinstance(value, str) and value.lstrip().startswith("[") and info is not None and _takes_list(info):
+    # Not an IPv6 address, which starts with a bracket too: [::1]:2222,[::2]:2222
+    is_list = isinstance(value, str) and re.fullmatch(r"\s*\[.*\]\s*", value, re.DOTALL)
+    if isinstance(value, str) and is_list and info is not None and _takes_list(info):
         return parse_value(value, flag.flag)
     if isinstance(value, (list, tuple)):
         return [_shell(item) for item in value]
@@ -182,7 +236,7 @@ def _shell(value: object) -> object:
 
 def _unknown(key: str, origin: Origin) -> _Problem:
     if key in sections():
-        hint = f"name a key of the section, such as {next(k for k in schema_keys() if k.startswith(key + '.'))}"
+        hint = f"give a key of the section, such as {next(k for k in schema_keys() if k.startswith(key + '.'))}"
     elif key in schema_keys():
         section, _, name = key.partition(".")
         hint = f"write {section}: on a line of its own, and {name} indented below it"
@@ -228,9 +282,9 @@ def _problems(detail: ErrorDetails, layers: _Layers) -> Iterator[_Problem]:
 
 
 def _hint(detail: ErrorDetails, info: KeyInfo, received: object) -> str | None:
-    """Return what to write in place of a refused value."""
+    """Return what to write instead of a refused value."""
     if received is None:
-        return f"remove the key for the default, {dump.value_text(info.default)}"
+        return f"remove the key to use the default, {dump.value_text(info.default)}"
     if detail["type"] == "value_error":
         return str(detail["ctx"]["error"]) or None
     if isinstance(received, Scalar):

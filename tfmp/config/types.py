@@ -1,16 +1,17 @@
-"""Scalars as the user wrote them, and the rules that make typed values of them.
+"""Scalars as the user wrote them, and the readers that turn them into typed values.
 
-YAML readers disagree: by YAML 1.1 (PyYAML) ``1e-3`` is text, ``012`` is 10, ``12:30`` is 750 and ``off`` is a
-boolean; by YAML 1.2 they are 0.001, 12, text and text. Here a number is read as both versions' users mean it, and what
-the two read differently is refused with the unambiguous spelling. Which rule applies depends on the key, so a scalar
-keeps its source text until its key's type is known.
+YAML readers disagree: in YAML 1.1 (PyYAML) ``1e-3`` is text, ``012`` is 10, ``12:30`` is 750 and ``off`` is a boolean;
+in YAML 1.2 they are 0.001, 12, text and text. Here a number means what users of both versions expect, and what the two
+read differently is refused. The rule depends on the key, so a scalar keeps its source text until its key's type is
+known.
 
-Each ``read_*`` function takes a :class:`Scalar` or a plain Python value, returns the typed value, and raises
-``ValueError`` whose text says how to write the value rightly; the text may be empty where there is nothing to add.
+Each ``read_*`` function takes a :class:`Scalar` or a plain Python value, returns the typed value, and raises a
+``ValueError`` whose text says how to write the value. The text is empty if there is nothing to add.
 """
 
 from __future__ import annotations
 
+import keyword
 import math
 import re
 from dataclasses import dataclass, field
@@ -18,6 +19,11 @@ from pathlib import Path
 from typing import Literal
 
 Style = Literal["plain", "quoted", "shell"]
+
+MAX_WORKERS = 64
+MAX_NAME_CHARACTERS = 100
+
+_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[\w.-]+):(?P<port>[0-9]{1,5})", re.ASCII)
 
 _TRUE = ("yes", "on", "true")
 _FALSE = ("no", "off", "false")
@@ -28,10 +34,8 @@ _INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9]*)", re.ASCII)
 _HEXADECIMAL = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _NUMBER = re.compile(r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?", re.ASCII)
 _NOT_FINITE = re.compile(r"[-+]?\.?(?:inf|nan|infinity)", re.ASCII | re.IGNORECASE)
-_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(?::[0-9]+)+(?:\.[0-9]*)?", re.ASCII)
-_UNDERSCORES = re.compile(r"[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?(?:[eE][-+]?[0-9]+)?", re.ASCII)
-_THOUSANDS = re.compile(r"[-+]?[0-9]{1,3}(?:,[0-9]{3})+", re.ASCII)
-_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+", re.ASCII)
+# Three digits after the comma may as well be thousands.
+_DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,(?![0-9]{3}$)[0-9]+", re.ASCII)
 _LEADING_ZERO = re.compile(r"([-+]?)0+([0-9][0-9.]*(?:[eE][-+]?[0-9]+)?)", re.ASCII)
 _OTHER_BASE = re.compile(r"[-+]?0[obx][0-9a-f_]+", re.ASCII | re.IGNORECASE)
 
@@ -41,12 +45,12 @@ _LARGEST_INTEGER = 2**53
 
 @dataclass(frozen=True)
 class Scalar:
-    """One scalar, unread.
+    """A scalar that is not read yet.
 
     Args:
         text: The source text, without quotes.
-        style: ``plain`` as in a YAML file without quotes, ``quoted``, or ``shell`` for a command-line flag, where the
-            shell has taken the quotes off: text keys then take the text as it stands.
+        style: ``plain`` for unquoted text in a YAML file, ``quoted``, or ``shell`` for a command-line flag, whose
+            quotes the shell has removed: text keys then take the text as it is.
         line: Line in the file, from 1; 0 outside a file.
     """
 
@@ -56,19 +60,19 @@ class Scalar:
 
     @property
     def is_null(self) -> bool:
-        """Whether the scalar says "no value"; an empty flag does not, as it is most often an unset shell variable."""
+        """Whether the scalar means "not set". An empty flag does not: it is most often an unset shell variable."""
         if self.style == "shell":
             return self.text == "null"
         return self.style == "plain" and self.text in _NULLS
 
     @property
     def boolean(self) -> bool | None:
-        """The boolean that YAML 1.1 reads in the text, ``None`` where it reads none."""
+        """The boolean that YAML 1.1 reads, or ``None``."""
         return None if self.style == "quoted" else _BOOLEANS.get(self.text)
 
 
 def shown(value: object) -> str:
-    """Return a received value as an error shows it: short, on one line, quoted where the user quoted it."""
+    """Return a received value as an error shows it: short, on one line, quoted if the user quoted it."""
     if isinstance(value, Scalar):
         if value.is_null:
             return "null" if value.text else "nothing"
@@ -92,7 +96,7 @@ def _printable(text: str, longest: int = 60) -> str:
 
 
 def number_hint(scalar: Scalar) -> str:
-    """Return how to write the scalar as a number; empty where the text does not look like one."""
+    """Return how to write the scalar as a number; empty if it does not look like one."""
     text = scalar.text
     if scalar.style == "quoted":
         return "remove the quotes" if _NUMBER.fullmatch(text) else ""
@@ -100,12 +104,6 @@ def number_hint(scalar: Scalar) -> str:
         return "" if scalar.style == "shell" else f"YAML reads {text} as a boolean; write a number"
     if _NOT_FINITE.fullmatch(text):
         return "write a finite number"
-    if _BASE_60.fullmatch(text):
-        return f"YAML 1.1 reads {text} in base 60; write one decimal number"
-    if "_" in text and _UNDERSCORES.fullmatch(text):
-        return f"write {text.replace('_', '')}"
-    if _THOUSANDS.fullmatch(text):
-        return f"write {text.replace(',', '')}"
     if _DECIMAL_COMMA.fullmatch(text):
         return f"write {text.replace(',', '.')}"
     if zero := _LEADING_ZERO.fullmatch(text):
@@ -116,7 +114,7 @@ def number_hint(scalar: Scalar) -> str:
 
 
 def read_int(value: object) -> int:
-    """Read a whole number: ``64``, ``64.0`` and ``1e2`` count, ``64.5``, ``true`` and ``'64'`` do not."""
+    """Read a whole number, such as ``64``, ``64.0`` or ``1e2``, but not ``64.5``, ``true`` or ``'64'``."""
     if isinstance(value, Scalar) and value.style != "quoted" and _HEXADECIMAL.fullmatch(value.text):
         return int(value.text, 16)
     if isinstance(value, int) and not isinstance(value, bool):
@@ -126,7 +124,7 @@ def read_int(value: object) -> int:
         raise ValueError("write a whole number")
     if abs(number) > _LARGEST_INTEGER:
         raise ValueError("write a smaller number")
-    # Text of digits goes through int: it loses nothing there, and the float only served to bound its size.
+    # int() is exact; the float only served to bound the size.
     return int(value.text) if isinstance(value, Scalar) and _INTEGER.fullmatch(value.text) else int(number)
 
 
@@ -149,7 +147,7 @@ def read_number(value: object) -> float:
 
 
 def read_bool(value: object) -> bool:
-    """Read a boolean: the words of YAML 1.1, unquoted. ``0``, ``1`` and quoted words are refused."""
+    """Read a boolean: an unquoted word of YAML 1.1. ``0``, ``1`` and quoted words are refused."""
     if isinstance(value, bool):
         return value
     if isinstance(value, Scalar):
@@ -178,12 +176,12 @@ def read_text(value: object) -> str:
 
 
 def boolean_hint(scalar: Scalar) -> str:
-    """Return what to tell a user whose word YAML takes for a boolean."""
+    """Return the hint for a word that YAML reads as a boolean."""
     return f'YAML reads {scalar.text} as a boolean; quote it ("{scalar.text}") if it is meant as text'
 
 
 def read_word(value: object) -> str:
-    """Read one word of a fixed choice. ``on`` and ``off`` keep their text here, as a choice may offer them."""
+    """Read one word of a fixed choice, which may include ``on`` and ``off``."""
     if isinstance(value, str):
         return value
     if isinstance(value, Scalar):
@@ -197,13 +195,84 @@ def read_path(value: object) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        raise ValueError("no such user: write the directory in full") from None
+        raise ValueError("no such user: write the full path") from None
 
 
 def read_list(value: object) -> tuple[object, ...]:
-    """Read a list, whose items are still to be read."""
+    """Read a list; its items are read later."""
     if isinstance(value, (list, tuple)):
         return tuple(value)
     if isinstance(value, Scalar) and not value.is_null and value.style != "quoted":
         raise ValueError(f"write [{', '.join(part.strip() for part in value.text.split(',') if part.strip())}]")
     raise ValueError("")
+
+
+def read_workers(value: object) -> int | tuple[str, ...]:
+    """Read the number of workers on this machine, or the address of each worker.
+
+    Args:
+        value: A count, a list of ``host:port``, or comma-separated addresses as flags give them.
+
+    Raises:
+        ValueError: The count is not in 1..64, an address is malformed, or two workers share one.
+    """
+    if isinstance(value, Scalar) and ":" in value.text:
+        value = [Scalar(part.strip(), value.style, value.line) for part in value.text.split(",")]
+    if not isinstance(value, (list, tuple)):
+        count = read_int(value)
+        if not 1 <= count <= MAX_WORKERS:
+            raise ValueError("")
+        return count
+    addresses = tuple(_read_address(item) for item in read_list(value))
+    if not 1 <= len(addresses) <= MAX_WORKERS:
+        raise ValueError(f"expected 1 to {MAX_WORKERS} addresses, received {len(addresses)}")
+    seen: dict[str, int] = {}
+    for index, address in enumerate(addresses):
+        if address in seen:
+            raise ValueError(f"workers {seen[address]} and {index} have the same address {address}: give each its own")
+        seen[address] = index
+    return addresses
+
+
+def _read_address(item: object) -> str:
+    text = item.text if isinstance(item, Scalar) else item
+    if not isinstance(text, str):
+        raise ValueError("write each address as host:port")
+    match = _ADDRESS.fullmatch(text)
+    # Digits alone are not a host name.
+    if match is None or match["host"].isdigit():
+        raise ValueError(f"write each address as host:port, received {text[:60]!r}")
+    if not 1 <= int(match["port"]) <= 65535:
+        raise ValueError(f"expected a port from 1 to 65535 in {text!r}")
+    return text
+
+
+def read_reference(value: object) -> str:
+    """Read ``package.module:function``. Only the syntax is checked; nothing is imported.
+
+    Raises:
+        ValueError: The text is not two dotted Python names around one colon.
+    """
+    text = read_text(value)
+    module, _, function = text.partition(":")
+    if module.endswith(".py") or "/" in module:
+        dotted = module.removesuffix(".py").strip("./").replace("/", ".")
+        raise ValueError(f"give the module, not its file: {dotted}:{function or 'function'}")
+    names = (*module.split("."), *function.split("."))
+    if not all(name.isidentifier() and not keyword.iskeyword(name) for name in names):
+        raise ValueError("write it as package.module:function")
+    return text
+
+
+def read_run_name(value: object) -> str:
+    """Read the name of a run, which becomes part of a folder name.
+
+    Raises:
+        ValueError: The text contains a slash or an unprintable character, or is longer than 100 characters.
+    """
+    text = read_text(value)
+    if "/" in text:
+        raise ValueError("a name has no slashes: set run.dir to choose the folder")
+    if len(text) > MAX_NAME_CHARACTERS or not text.isprintable() or text != text.strip():
+        raise ValueError(f"use at most {MAX_NAME_CHARACTERS} printable characters")
+    return text

@@ -27,15 +27,12 @@ from tfmp.data.entry import (
 )
 from tfmp.data.sources import DataSettings, PathText, find_source
 from tfmp.errors import TfmpError
+from tfmp.text import noop
 
 __all__ = ["CachedDataset", "DatasetHeader", "cache_directory", "open_cached", "prepare"]
 
 CACHE_VARIABLE = "TFMP_CACHE_DIR"
 _LOCK_TIMEOUT_S = 600.0
-
-
-def _ignore(_: str) -> None:
-    """Take a notice and say nothing."""
 
 
 def cache_directory(cache_dir: PathText | None, environ: Mapping[str, str] | None = None) -> Path:
@@ -55,7 +52,7 @@ def cache_directory(cache_dir: PathText | None, environ: Mapping[str, str] | Non
 
 def prepare(
     data: DataSettings,
-    notice: Callable[[str], None] = _ignore,
+    notice: Callable[[str], None] = noop,
     *,
     environ: Mapping[str, str] | None = None,
     verify: bool = True,

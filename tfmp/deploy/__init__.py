@@ -1,1 +1,1 @@
-"""Deployment files of a configuration, as text: Docker Compose, Slurm, Kubernetes. Pure; no file is read or written."""
+"""Deployment files for Docker Compose, Slurm and Kubernetes, as text. No file of the user's is read or written."""

@@ -183,7 +183,7 @@ class Feed:
         if self._plan.local_replicas == 1:
             return endless_adapter(LocalDataset(share()))
         # The plan already says which replicas are this worker's.
-        return strategy.distribute_datasets_from_function(lambda context: share())
+        return strategy.distribute_datasets_from_function(lambda _context: share())
 
 
 def _on_each_device(array: npt.NDArray[Any]) -> list[tf.Tensor]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from tfmp.text import noop
+
 _GONE = frozenset({errno.EPIPE, errno.EIO})
 """A pipe without a reader; a terminal that was closed."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -51,10 +53,10 @@ def lasting_output() -> Iterator[None]:
     before = sys.stdout, sys.stderr
 
     def note() -> None:
-        print("note: nobody reads standard output any more; the run goes on", file=sys.stderr, flush=True)
+        print("note: standard output was closed by its reader; the run continues", file=sys.stderr, flush=True)
 
     sys.stdout = _lasting(sys.stdout, 1, note)
-    sys.stderr = _lasting(sys.stderr, 2, lambda: None)
+    sys.stderr = _lasting(sys.stderr, 2, noop)
     try:
         yield
     finally:
@@ -77,17 +79,3 @@ def _lasting(stream: TextIO, fd: int, on_gone: Callable[[], None]) -> TextIO:
         errors=stream.errors,
         line_buffering=True,
     )
-
-
-def say(text: str) -> None:
-    """Print a line at once."""
-    print(text, flush=True)
-
-
-def eprint(text: str) -> None:
-    """Print a line on standard error at once."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def noop(*_: object) -> None:
-    """Do nothing, for whoever expects a function to call."""

@@ -1,6 +1,6 @@
-"""The launcher's record of a run: ``events.jsonl``, ``metrics.jsonl`` and the facts that ``summary.json`` is made of.
+"""The launcher's record of a run: ``events.jsonl``, ``metrics.jsonl`` and the content of ``summary.json``.
 
-One writer for these files, the launcher; workers only send events.
+The launcher is the only writer of these files; workers send events.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from tfmp.rundir.layout import RunFolder, append_json_line, finite, write_text
-from tfmp.workers.events import (
+from tfmp.events import (
     CheckpointSaved,
     EpochEnd,
     FirstStep,
@@ -27,19 +26,20 @@ from tfmp.workers.events import (
     WorkerEvent,
     encode,
 )
+from tfmp.rundir.layout import RunFolder, append_json_line, finite, write_text
 
-#: Events that are for the eye only.
+#: Events that are only displayed.
 _NOT_RECORDED = (Progress, Validating, Saving)
 _METRIC_ORDER = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy")
 
 
 class Recorder:
-    """Writes what workers report, and remembers what the summary needs.
+    """Writes what workers report, and keeps what the summary needs.
 
     Args:
         folder: The run folder.
         clock: Wall-clock seconds since the epoch.
-        started_s: ``clock()`` at the moment the command was entered.
+        started_s: ``clock()`` when the command was entered.
     """
 
     def __init__(self, folder: RunFolder, clock: Callable[[], float], started_s: float) -> None:
@@ -54,30 +54,30 @@ class Recorder:
         self.seconds_to_first_step: float | None = None
         self.model_saved = False
         self.saved_step: int | None = None
-        """Steps of the run that the last checkpoint of this command holds."""
+        """Step of the last checkpoint that this command saved."""
         self.restarts = 0
         self._metrics_behind = False
 
     def new_attempt(self, history: Sequence[Mapping[str, Any]]) -> None:
-        """Start from what a checkpoint holds: ``metrics.jsonl`` gets exactly its epochs, whatever it has now.
+        """Start from a checkpoint: ``metrics.jsonl`` is rewritten with exactly its epochs.
 
         Args:
-            history: The results of the epochs before the checkpoint.
+            history: The results of the epochs before it.
         """
         self.digests, self.errors, self.ready, self.leaving, self.model_saved = {}, {}, {}, set(), False
-        self.epochs = [_ordered(one) for one in history]
+        self.epochs = [_ordered(epoch) for epoch in history]
         self._metrics_behind = bool(self.epochs) or self._folder.metrics.exists()
         self.catch_up()
 
     def catch_up(self) -> None:
-        """Write ``metrics.jsonl`` anew if a line could not be written (disk full); for when there may be room again."""
+        """Rewrite ``metrics.jsonl`` if a line is missing because the disk was full."""
         if self._metrics_behind:
             with suppress(OSError):
-                write_text(self._folder.metrics, "".join(json.dumps(finite(one)) + "\n" for one in self.epochs))
+                write_text(self._folder.metrics, "".join(json.dumps(finite(epoch)) + "\n" for epoch in self.epochs))
                 self._metrics_behind = False
 
     def on_event(self, rank: int, event: WorkerEvent) -> None:
-        """Take one event of worker ``rank``."""
+        """Record an event of worker ``rank``."""
         values = encode(event)
         kind = values.pop("event")
         if not isinstance(event, _NOT_RECORDED) and (rank == 0 or not isinstance(event, EpochEnd)):
@@ -104,9 +104,9 @@ class Recorder:
                 self.saved_step = step
 
     def note(self, kind: Any, **values: Any) -> None:
-        """Append one line to ``events.jsonl``: time in seconds since the epoch, kind, values.
+        """Append a line to ``events.jsonl``: time in seconds since 1970, kind and values.
 
-        On a full disk the line is lost, not the run.
+        If the disk is full, the line is lost, but the run goes on.
         """
         with suppress(OSError):
             append_json_line(self._folder.events, {"time": round(self._clock(), 3), "event": kind, **values})
@@ -121,14 +121,14 @@ class Recorder:
             self._metrics_behind = True
 
     def samples_per_second(self) -> float | None:
-        """Median over epochs of the steady throughput of all workers; the first epoch counts if there is no other."""
+        """Median throughput over the epochs, without the first one if there are others."""
         rates = [line["samples_per_second"] for line in self.epochs if line.get("samples_per_second")]
         if len(rates) > 1:
             rates = rates[1:]
         return statistics.median(rates) if rates else None
 
     def summary(self, *, status: str, workers: int, strategy: str, collective: str, replicas: int) -> dict[str, Any]:
-        """The content of ``summary.json``."""
+        """Return the content of ``summary.json``."""
         last = self.epochs[-1] if self.epochs else {}
         measured = {key: value for key, value in last.items() if key not in ("epoch", "step", "seconds")}
         measured.pop("samples_per_second", None)
@@ -149,6 +149,6 @@ class Recorder:
 
 
 def _ordered(values: Mapping[str, Any]) -> dict[str, Any]:
-    """An epoch's results, the well-known names first."""
+    """Return the results of an epoch, well-known names first."""
     first = {key: values[key] for key in _METRIC_ORDER if key in values}
     return first | {key: value for key, value in values.items() if key not in first}

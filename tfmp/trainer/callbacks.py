@@ -14,8 +14,8 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute.control import FitControl
+from tfmp.events import EpochEnd, FirstStep, Progress, Validating, WorkerEvent, encode
 from tfmp.rundir.layout import RunFolder
-from tfmp.workers.events import EpochEnd, FirstStep, Progress, Validating, WorkerEvent, encode
 
 Send = Callable[[WorkerEvent], None]
 

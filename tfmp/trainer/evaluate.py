@@ -11,11 +11,11 @@ import numpy as np
 from tfmp.config import load_run_config
 from tfmp.data.cache import open_cached
 from tfmp.errors import TfmpError
+from tfmp.events import EvaluationResult, Ready, UserError
 from tfmp.rundir.layout import RunFolder
-from tfmp.workers.events import EvaluationResult, Ready, UserError
 
 if TYPE_CHECKING:
-    from tfmp.workers.events import EventChannel
+    from tfmp.events import EventChannel
 
 
 def main(payload: dict[str, Any], channel: EventChannel) -> None:

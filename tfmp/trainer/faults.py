@@ -1,4 +1,4 @@
-"""The worker's side of ``--drill``: does the damage."""
+"""The worker's side of ``--inject-fault``: does the damage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from tfmp.distribute.control import FitControl
-from tfmp.workers.events import CheckpointFailed, CheckpointSaved, Saving, WorkerEvent
+from tfmp.events import CheckpointFailed, CheckpointSaved, Saving, WorkerEvent
 
 Send = Callable[[WorkerEvent], None]
 

@@ -24,14 +24,14 @@ from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
 from tfmp.distribute.control import FitControl
 from tfmp.errors import EXIT_TERMINATED, TfmpError
+from tfmp.events import FailedAfter, LeftOnRequest, ModelSaved, Ready, UserError, WeightsDigest
 from tfmp.planning.host import available_cores
 from tfmp.rundir.layout import RunFolder
-from tfmp.workers.events import FailedAfter, LeftOnRequest, ModelSaved, Ready, UserError, WeightsDigest
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
     from tfmp.distribute.reducers import Reducer
-    from tfmp.workers.events import EventChannel
+    from tfmp.events import EventChannel
 
 _LAUNCHERS_FIRST_S = 10.0
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from tfmp.workers.events import EventChannel, NotStarted, UncaughtException
+from tfmp.events import EventChannel, NotStarted, UncaughtException
 from tfmp.workers.linux import set_parent_death_signal
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND
 

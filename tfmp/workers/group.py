@@ -15,8 +15,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from tfmp.events import NotStarted, Ready, UncaughtException, WorkerEvent
 from tfmp.workers import linux
-from tfmp.workers.events import NotStarted, Ready, UncaughtException, WorkerEvent
 from tfmp.workers.fork_client import ForkServer, ForkServerReady
 from tfmp.workers.fork_errors import ForkServerDied
 from tfmp.workers.handle import WorkerHandle

@@ -11,8 +11,8 @@ from functools import partial
 
 from tfmp import ipc
 from tfmp.errors import TfmpError
+from tfmp.events import EventReader, WorkerEvent
 from tfmp.workers import linux
-from tfmp.workers.events import EventReader, WorkerEvent
 from tfmp.workers.logs import OUTPUTS, LogFile, WorkerLog
 from tfmp.workers.spec import Stream, WorkerSpec
 

@@ -37,7 +37,7 @@ class WorkerSpec:
         unset: Variables removed before ``env`` is applied.
         argv: Program and arguments. The program is looked up in the worker's own ``PATH``.
         target: ``"package.module:function"``, called in the forked process as ``function(payload, channel)`` with a
-            :class:`tfmp.workers.events.EventChannel`. The exit code is 0 when it returns, 1 when it raises.
+            :class:`tfmp.events.EventChannel`. The exit code is 0 when it returns, 1 when it raises.
         payload: Anything JSON can carry, for ``target``.
         cpus: CPU numbers the worker may run on. ``None``: those of the launcher.
 

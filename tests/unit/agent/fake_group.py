@@ -8,7 +8,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfmp.workers.events import Ready, UncaughtException, WorkerEvent
+from tfmp.events import Ready, UncaughtException, WorkerEvent
 from tfmp.workers.group import FromWorker, GroupEvent, Line, Tick
 from tfmp.workers.lifecycle import Lifecycle, StopPolicy
 from tfmp.workers.lifecycle_events import (

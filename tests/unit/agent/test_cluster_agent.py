@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from tfmp.agent import cluster_agent
 from tfmp.agent.cluster_agent import GroupWatch, leave_after_leader
 from tfmp.errors import TfmpError
 from tfmp.rendezvous.peer_status import Verdict
@@ -102,7 +101,7 @@ def test_a_stop_that_comes_while_the_group_judges_is_the_reason() -> None:
 
 def test_others_leave_after_the_leader_and_it_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(cluster_agent.time, "sleep", slept.append)
+    monkeypatch.setattr("tfmp.agent.cluster_agent.time.sleep", slept.append)
     session = FakeSession(linked_for=3)
     leave_after_leader(session, 1)  # type: ignore[arg-type]
     assert (session.polls, slept) == (3, [0.5])
@@ -112,8 +111,8 @@ def test_others_leave_after_the_leader_and_it_waits_for_nobody(monkeypatch: pyte
 
 def test_a_leader_that_stays_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = iter(range(0, 1000, 3))
-    monkeypatch.setattr(cluster_agent.time, "sleep", lambda _: None)
-    monkeypatch.setattr(cluster_agent.time, "monotonic", lambda: float(next(now_s)))
+    monkeypatch.setattr("tfmp.agent.cluster_agent.time.sleep", lambda _: None)
+    monkeypatch.setattr("tfmp.agent.cluster_agent.time.monotonic", lambda: float(next(now_s)))
     session = FakeSession(linked_for=10**9)
     leave_after_leader(session, 1)  # type: ignore[arg-type]
     assert session.polls == 3

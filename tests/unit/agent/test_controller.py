@@ -28,7 +28,7 @@ from tfmp.agent.failures.diagnosis import Cause, Diagnosis, Setting
 from tfmp.agent.monitor import Watch
 from tfmp.agent.restart_policy import Restart, RestartPolicy
 from tfmp.errors import TfmpError
-from tfmp.workers.events import (
+from tfmp.events import (
     FailedAfter,
     FirstStep,
     LeftOnRequest,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfmp.bench.advice import Choice, advise, choose, compare_collectives, explain
-from tfmp.bench.paired import Comparison, compare
+from tfmp.bench.stats import Comparison, compare
 
 
 def rounds(*values: float) -> dict[int, float]:
@@ -29,7 +29,7 @@ def test_the_fastest_is_chosen_where_it_stands_out() -> None:
 def test_inside_the_noise_the_fewest_are_chosen_and_no_winner_is_called() -> None:
     choice = chosen(256, n1=(100, 120, 90), n2=(130, 95, 125))
     assert (choice.workers, choice.slower, choice.no_faster) == (1, (), (2,))
-    assert advise([choice]) == "1 worker; 2 is not faster beyond the noise"
+    assert advise([choice]) == "1 worker; 2 is not faster beyond noise"
 
 
 def test_more_workers_than_needed_are_not_chosen() -> None:
@@ -37,7 +37,7 @@ def test_more_workers_than_needed_are_not_chosen() -> None:
     assert (choice.workers, choice.no_faster) == (2, (4,))
     assert explain(choice, "soonest at ") == (
         "soonest at global batch 256: 2 workers, 1.81 (1.79 to 1.83) times as fast as 1 worker; "
-        "4 is not faster beyond the noise"
+        "4 is not faster beyond noise"
     )
 
 
@@ -68,13 +68,13 @@ def test_only_what_holds_for_all_batch_sizes_is_said_of_all() -> None:
 def test_a_single_round_gives_no_advice() -> None:
     choice = chosen(256, n1=(100,), n2=(500,))
     assert choice.workers is None
-    assert "from one round" in explain(choice)
-    assert advise([choice]) == "no advice: one round cannot tell a difference from noise (--rounds 3 or more)"
+    assert "no choice: one round" in explain(choice)
+    assert advise([choice]) == "no advice: one round cannot tell a difference from noise (use --rounds 3 or more)"
 
 
 def test_nothing_to_compare_gives_no_advice() -> None:
     assert choose(256, {1: rounds(100, 100), 2: {}}) is None
-    assert advise([]) == "no advice: fewer than two numbers of workers were measured"
+    assert advise([]) == "no advice: measured fewer than two numbers of workers"
 
 
 def test_an_interrupted_benchmark_advises_on_what_is_known() -> None:
@@ -91,5 +91,5 @@ def test_collectives() -> None:
 
     assert said((300, 300, 300), (100, 100, 100)) == "shm is 3.00 (3.00 to 3.00) times as fast as ring"
     assert said((100, 100, 100), (300, 300, 300)) == "ring is 3.00 (3.00 to 3.00) times as fast as shm"
-    assert said((100, 120, 100), (110, 100, 105)).startswith("shm and ring: no winner, 1.01 (")
-    assert said((300,), (100,)) == "shm and ring: a single round tells no winner (ratio 3.00)"
+    assert said((100, 120, 100), (110, 100, 105)).startswith("shm and ring: a tie, 1.01 (")
+    assert said((300,), (100,)) == "shm and ring: one round cannot tell which is faster (ratio 3.00)"

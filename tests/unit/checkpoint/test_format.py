@@ -16,7 +16,7 @@ from tfmp.checkpoint.format import Checkpoint, DamagedCheckpointError, load_chec
 from tfmp.errors import TfmpError
 from tfmp.rundir.layout import RunFolder, write_json
 
-_ARRAYS = [
+_ARRAYS: list[np.ndarray] = [
     np.array([1.5, -0.0, np.nan], np.float32),
     np.array(7, np.int64),
     np.arange(6, dtype=np.uint32).reshape(2, 3),

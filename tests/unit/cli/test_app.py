@@ -102,6 +102,9 @@ def test_every_flag_for_a_key_names_one_that_exists() -> None:
         (("train", "--collective", "nccl", "--workers", "2", "--set", "cluster.device=cpu"), "nccl"),
         (("train", "--set", "data.dataset=npz", "--set", "data.path=/no/such.npz"), "/no/such.npz"),
         (("train", "-v", "-q"), "at most one of -v and -q"),
+        (("train", "--inject-fault", "burn"), "--inject-fault"),
+        (("train", "--drill", "burn"), "--inject-fault"),
+        (("worker", "--hosts", "a:1,b:1"), "--hosts"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -139,6 +142,7 @@ def test_gpus_that_cannot_be_shared_are_refused(inside: Callable[..., Done]) -> 
     done = inside("launch", "-n", 4, "--", "true", env={"CUDA_VISIBLE_DEVICES": "4,7"})
     assert done.code == 2
     assert "2 GPUs for 4 workers" in done.err
+    assert '-n 2, or without GPUs: CUDA_VISIBLE_DEVICES="" tfmp launch' in done.err
 
 
 def test_dry_run_shows_settings_with_origins_and_every_workers_part(inside: Callable[..., Done]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.bench.test_report import measurement
+from tests.unit.bench.support import measurement
 from tfmp.bench.analysis import Measurement
 from tfmp.bench.measure import Bench, Interrupted
 from tfmp.bench.trials import Trial
@@ -37,7 +37,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[int,
 
 def after(stand_in: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch, runs: int, error: Exception) -> None:
     """After so many runs the next one raises."""
-    good: RunTrial = job.run_trial
+    good: RunTrial = vars(job)["run_trial"]
 
     def run_trial(bench: Bench, trial: Trial, number: int, inbox: Any, on_tick: Any) -> Measurement:
         if len(stand_in) == runs:
@@ -143,8 +143,8 @@ def test_quick_is_small_and_lists_win(stand_in: list[tuple[int, str]]) -> None:
         (("--workers", "1,x"), "received 'x' in '1,x'"),
         (("--workers", ""), "--workers"),
         (("--workers", "1,,2"), "received '' in '1,,2'"),
-        (("--workers", "0,1"), "from 1 up to 64"),
-        (("--workers", "65"), "from 1 up to 64"),
+        (("--workers", "0,1"), "from 1 to 64"),
+        (("--workers", "65"), "from 1 to 64"),
         (("--workers", "2,2"), "received 2 twice"),
         (("--workers", "1.5"), "1.5"),
         (("--batch-size", "32,-1"), "received '-1'"),
@@ -192,7 +192,7 @@ def test_a_configuration_of_many_epochs_is_cut_short_and_says_so(
     Path("long.yaml").write_text("training:\n  epochs: 100\n")
     assert _exit_code(["bench", "long.yaml", *SMALL[1:]]) == 0
     assert results()["settings"]["epochs"] == 5
-    assert "5 of the configuration's 100 epochs" in capsys.readouterr().err
+    assert "5 of the 100 configured epochs" in capsys.readouterr().err
 
 
 def test_epochs_that_are_asked_for_are_run(stand_in: list[tuple[int, str]]) -> None:
@@ -210,4 +210,4 @@ def test_other_programs_are_named_where_they_took_much(
     assert _exit_code([*SMALL]) == 0
     out = capsys.readouterr().out
     assert "warning: other programs kept 50.0 of" in out
-    assert out.splitlines()[-1].startswith("advice: 2 workers (while other programs keep this machine busy")
+    assert out.splitlines()[-1].startswith("advice: 2 workers (measured while other programs kept this machine busy")

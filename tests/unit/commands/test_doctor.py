@@ -64,7 +64,7 @@ def test_versions(tensorflow: str, keras: str, fix: str | None) -> None:
 
 def test_cores_say_what_limits_them() -> None:
     assert cores_line(8, 8, 8).what == "8 of 8"
-    assert cores_line(2, 4, 8).what == "2 of 8 (CPU affinity allows 4, its control group has a quota)"
+    assert cores_line(2, 4, 8).what == "2 of 8 (CPU affinity allows 4, its cgroup has a quota)"
 
 
 def test_little_memory_is_warned_of() -> None:
@@ -80,7 +80,7 @@ def test_shared_memory_matters_to_several_gpus_only() -> None:
     assert shared_memory_line(64 * MIB, ("0", "1")) == Line(
         "warn",
         "/dev/shm",
-        "64 MiB, little for 2 GPUs",
+        "64 MiB, too small for 2 GPUs",
         "docker run --shm-size=1g, or shm_size: 1g in a Compose file",
     )
     assert shared_memory_line(GIB, ("0", "1")).status == "ok"
@@ -93,7 +93,7 @@ def test_a_machine_is_read_below_a_root(tmp_path: Path) -> None:
     (tmp_path / "sys/fs/cgroup/memory.max").write_text("536870912\n")
     lines = {line.name: line for line in machine_lines({"CUDA_VISIBLE_DEVICES": "1,1"}, tmp_path)}
     assert lines["memory"].what == "1.0 GiB available, limit 512 MiB"
-    assert lines["/dev/shm"].what == "not there"
+    assert lines["/dev/shm"].what == "missing"
     assert lines["GPUs"].status == "fail"
 
 
@@ -104,31 +104,31 @@ def test_a_port_can_be_had() -> None:
 def test_folders(tmp_path: Path) -> None:
     assert folder_line("run folder", tmp_path, "fix").what.startswith(f"{tmp_path}: ")
     made = folder_line("run folder", tmp_path / "a/b", "fix")
-    assert made.what.startswith(f"{tmp_path}/a/b, to be made in {tmp_path}: ")
+    assert made.what.startswith(f"{tmp_path}/a/b, to be created in {tmp_path}: ")
     assert not list(tmp_path.iterdir())
     file = tmp_path / "file"
     file.touch()
     assert folder_line("run folder", file / "x", "fix") == Line(
-        "fail", "run folder", f"{file}/x, to be made in {file}: expected a folder, found a file", "fix"
+        "fail", "run folder", f"{file}/x, to be created in {file}: expected a folder, found a file", "fix"
     )
     proc = folder_line("run folder", Path("/proc"), "fix")
     assert (proc.status, proc.fix) == ("fail", "fix")
-    assert "cannot be written" in proc.what
+    assert "cannot write to it" in proc.what
 
 
 def test_proxies() -> None:
     assert proxy_line({}) == Line("ok", "proxies", "none set")
     assert proxy_line({"HTTPS_PROXY": "http://p", "http_proxy": "", "no_proxy": "x"}).what == (
-        "HTTPS_PROXY set; workers pass them by"
+        "HTTPS_PROXY set; workers bypass them"
     )
 
 
 @pytest.mark.parametrize(
     ("answer", "own", "status", "what"),
     [
-        ("10.0.0.1", False, "ok", "h1:2222: something listens at 10.0.0.1"),
+        ("10.0.0.1", False, "ok", "h1:2222: something is listening at 10.0.0.1"),
         ("10.0.0.1", True, "warn", "h1:2222, this host: its port is in use"),
-        (Finding(Kind.REFUSED), False, "ok", "h1:2222: the host answers, nothing listens: not started yet"),
+        (Finding(Kind.REFUSED), False, "ok", "h1:2222: the host is up, nothing is listening: not started yet"),
         (Finding(Kind.UNRESOLVED, "unknown"), False, "fail", "h1:2222: its name does not resolve (unknown)"),
         (Finding(Kind.NO_ANSWER, "timed out"), False, "fail", "h1:2222: no answer (timed out)"),
     ],
@@ -148,8 +148,8 @@ def test_a_cluster_is_asked() -> None:
         lines = cluster_lines(addresses, "here")
         (unresolved,) = cluster_lines(["no-such-host.invalid:1"], "here")
     assert [(line.status, line.what.partition(": ")[2]) for line in lines] == [
-        ("ok", "something listens at 127.0.0.1"),
-        ("ok", "the host answers, nothing listens: not started yet"),
+        ("ok", "something is listening at 127.0.0.1"),
+        ("ok", "the host is up, nothing is listening: not started yet"),
     ]
     assert (unresolved.status, unresolved.name) == ("fail", "worker 0")
     with pytest.raises(UsageError, match="underscore"):
@@ -183,8 +183,8 @@ def test_workers_of_this_user_are_found_by_name_and_state(tmp_path: Path) -> Non
     assert found == [WorkerProcess(4, 0, "T"), WorkerProcess(30, 1, "S")]
     assert find_workers(tmp_path, os.getuid() + 1) == []
     assert workers_line(found) == Line("fail", "workers", "stopped: worker 0 (pid 4)", "kill -CONT 4")
-    assert workers_line(found[1:]).what == "alive: worker 1 (pid 30)"
-    assert workers_line([]) == Line("ok", "workers", "none is running here")
+    assert workers_line(found[1:]).what == "running: worker 1 (pid 30)"
+    assert workers_line([]) == Line("ok", "workers", "none running")
 
 
 def test_quick_is_quick_and_quiet_says_nothing_of_what_is_well(tmp_path: Path) -> None:

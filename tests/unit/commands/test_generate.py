@@ -14,20 +14,18 @@ import yaml
 from tests.conftest import ROOT
 from tfmp import __version__
 from tfmp.cli.app import _exit_code
-from tfmp.deploy.compose import compose
 from tfmp.deploy.deployment import DataFile, Deployment
-from tfmp.deploy.kubernetes import kubernetes
-from tfmp.deploy.slurm import slurm
+from tfmp.deploy.files import compose, kubernetes, slurm
 
 Generate = Callable[..., tuple[int, str, str]]
 
 SLURM = """\
 #!/bin/bash
-# Start it where tfmp is on the path, in a folder that all nodes share:
+# Submit this where tfmp is on the PATH, from a directory shared by all nodes:
 #
 #   sbatch job.sbatch
 #
-# A job that is requeued, or a worker that fails, goes on from the last checkpoint. scancel saves one.
+# A requeued job or a failed worker resumes from the last checkpoint. scancel saves one first.
 # Made by: tfmp generate slurm my.yaml --workers 3 --cpus 2 --memory 3
 
 #SBATCH --job-name=tfmp-my
@@ -87,7 +85,7 @@ def test_the_image_and_the_compose_file_name_this_version() -> None:
 def test_a_compose_service_each_worker_with_limits_and_without_ways_in(generate: Generate, tmp_path: Path) -> None:
     (tmp_path / "my.yaml").write_text("run: {max_restarts: 2, grace_period_s: 3.5}\n")
     code, out, _ = generate("compose", "my.yaml", "--workers", 2, "--cpus", 3, "--memory", 1.5, "--set", "run.name=a$b")
-    assert (code, out) == (0, "written: compose.yaml; its heading says how to start it\n")
+    assert (code, out) == (0, "wrote compose.yaml; the comment at the top explains how to start it\n")
     found = yaml.safe_load((tmp_path / "compose.yaml").read_text())
     assert list(found["services"]) == ["worker-0", "worker-1"]
     addresses = "worker-0:2222,worker-1:2222"
@@ -120,7 +118,7 @@ def test_a_compose_file_without_a_configuration_restarts_or_data() -> None:
     assert found["command"] == ["worker", "--workers", "worker-0:2222", "--run-dir", "/runs/mnist", "--resume"]
     assert found["restart"] == "no"
     assert found["volumes"] == ["runs:/runs"]
-    assert text.startswith("# 1 worker, a container each,")
+    assert text.startswith("# 1 worker, one container each,")
 
 
 def test_files_of_samples_are_mounted_and_named_anew() -> None:
@@ -130,15 +128,15 @@ def test_files_of_samples_are_mounted_and_named_anew() -> None:
     assert found["volumes"] == ["/home/me/d.npz:/data/home/me/d.npz:ro", "runs:/runs"]
     assert found["command"][1:3] == ["--set", "data.path=/data/home/me/d.npz"]
     assert "# Your own code must be importable there: a.b:c.\n" in text
-    assert "# data.path must lie at /home/me/d.npz in every pod: in the image or on a volume.\n" in kubernetes(one)
+    assert "# data.path must be at /home/me/d.npz in every pod: in the image or on a volume.\n" in kubernetes(one)
 
 
 def test_the_image_is_built_where_a_folder_is_given(generate: Generate, tmp_path: Path) -> None:
     code, _, err = generate("compose", "--workers", 1, "--build", tmp_path)
     assert (code, err) == (
         2,
-        f"error: expected a folder with docker/Dockerfile\n  where: --build {tmp_path}\n"
-        "  try:   name the folder of tfmp's sources, or build the image first and name it: --image\n",
+        f"error: expected a directory with docker/Dockerfile\n  where: --build {tmp_path}\n"
+        "  try:   give tfmp's source directory, or build the image first and name it with --image\n",
     )
     (tmp_path / "docker").mkdir()
     (tmp_path / "docker" / "Dockerfile").touch()
@@ -227,7 +225,8 @@ def test_a_file_is_overwritten_by_force_only(generate: Generate, tmp_path: Path)
     code, out, err = generate("slurm", "--workers", 2)
     assert (code, out) == (2, "")
     assert err == (
-        "error: this file exists\n  where: job.sbatch\n  try:   --force overwrites it, --output names another\n"
+        "error: the file already exists\n  where: job.sbatch\n"
+        "  try:   use --force to overwrite it, or --output to choose another\n"
     )
     assert (tmp_path / "job.sbatch").read_text() == "mine"
     assert generate("slurm", "--workers", 2, "--force")[0] == 0
@@ -262,7 +261,7 @@ def test_a_secret_goes_into_no_config_map(generate: Generate, tmp_path: Path) ->
     (tmp_path / "my.yaml").write_text("cluster: {token: sesame}\n")
     code, out, err = generate("kubernetes", "my.yaml", "--workers", 2, "--output", "-")
     assert (code, out) == (2, "")
-    assert "expected no secret in a ConfigMap" in err
+    assert "a secret must not be in a ConfigMap" in err
     assert "sesame" not in err
     assert generate("compose", "my.yaml", "--workers", 2)[0] == 0
     assert "sesame" not in (tmp_path / "compose.yaml").read_text()
@@ -273,5 +272,5 @@ def test_a_configuration_that_the_container_cannot_read_is_warned_of(generate: G
     path.write_text("run: {name: x}\n")
     path.chmod(0o600)
     assert generate("compose", "my.yaml", "--workers", 1)[2] == (
-        "warning: my.yaml is not readable by others, such as the container's user: chmod o+r my.yaml\n"
+        "warning: the container's user cannot read my.yaml: run chmod o+r my.yaml\n"
     )

@@ -69,7 +69,7 @@ def test_what_the_text_cannot_tell_is_left_to_the_workers(reference: str) -> Non
             "expected a function 'biuld' in .*models.py, found Callback, build",
             "own_package.models:build",
         ),
-        ("modles:build", "expected a module own_package.modles in .* found none", "import own_package.modles"),
+        ("modles:build", "cannot find module own_package.modles in ", "import own_package.modles"),
         ("broken:build", "own_package.broken cannot be imported: invalid syntax", None),
     ],
 )
@@ -86,7 +86,7 @@ def test_what_is_not_there_is_named_with_its_place(reference: str, what: str, hi
 
 
 def test_a_package_that_is_not_there_is_named() -> None:
-    with pytest.raises(UsageError, match=r"expected a module no_such_package\.models in .*, found none"):
+    with pytest.raises(UsageError, match=r"cannot find module no_such_package\.models in "):
         check("no_such_package.models:build")
 
 

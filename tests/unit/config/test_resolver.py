@@ -120,7 +120,7 @@ def test_set_needs_a_key_and_a_value() -> None:
     assert refusal(sets=("=3",)).where == "--set"
     unknown = refusal(sets=("epochs=3",))
     assert (unknown.where, unknown.hint) == ("--set epochs", "did you mean training.epochs?")
-    assert refusal(sets=("training={epochs: 3}",)).hint == "name a key of the section, such as training.epochs"
+    assert refusal(sets=("training={epochs: 3}",)).hint == "give a key of the section, such as training.epochs"
     wrong = refusal(sets=("training.epochs=x",))
     assert (wrong.where, wrong.what) == (
         "--set training.epochs",

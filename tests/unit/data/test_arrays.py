@@ -76,7 +76,7 @@ def test_a_label_too_large_for_int32_does_not_wrap_into_range() -> None:
 @pytest.mark.parametrize(("value", "text"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_a_pixel_that_is_no_number_is_named_with_its_sample(value: float, text: str, dtype: type) -> None:
-    images = IMAGES.astype(dtype)
+    images: np.ndarray = IMAGES.astype(dtype)
     images[2, 1, 3] = value
     assert failure("x_train", images=images) == f"expected finite pixels, received {text} in sample 2"
 

@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,7 +158,7 @@ def test_who_says_nothing_or_nonsense_is_turned_away_and_the_group_forms(tmp_pat
         ({"kind": "socket"}, "3 ranks, 1048576 bytes a slot, socket barrier"),
     ],
 )
-def test_ranks_that_disagree_about_the_group_do_not_form_one(tmp_path: Path, change: dict, text: str) -> None:
+def test_ranks_that_disagree_about_the_group_do_not_form_one(tmp_path: Path, change: dict[str, Any], text: str) -> None:
     with Ranks(tmp_path, 3, total, {1: change}, kind="futex", timeout_s=0.5) as ranks:
         outcomes = ranks.outcomes()
     assert [outcome.error for outcome in outcomes] == ["JoinFailed"] * 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +23,11 @@ from tfmp.rendezvous.wire import (
     is_proven,
 )
 
-_MESSAGES = [{"type": "hello", "text": "é" * 100}, {"type": "beat"}, {"type": "roll", "here": list(range(64))}]
+_MESSAGES: list[dict[str, Any]] = [
+    {"type": "hello", "text": "é" * 100},
+    {"type": "beat"},
+    {"type": "roll", "here": list(range(64))},
+]
 
 
 @settings(max_examples=50, deadline=None)

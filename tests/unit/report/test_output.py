@@ -35,7 +35,7 @@ def test_output_without_a_reader_goes_nowhere_and_says_so_once() -> None:
     assert process.stdout.readline() == "first\n"
     process.stdout.close()
     process.stdin.close()
-    assert process.stderr.read() == "note: nobody reads standard output any more; the run goes on\n"
+    assert process.stderr.read() == "note: standard output was closed by its reader; the run continues\n"
     assert process.wait(20) == 5
     process.stderr.close()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tfmp import ipc
 from tfmp.errors import TfmpError
 from tfmp.workers import logs
-from tfmp.workers.events import MAX_EVENT_BYTES, EventChannel, EventReader
+from tfmp.events import MAX_EVENT_BYTES, EventChannel, EventReader
 from tfmp.workers.logs import MAX_LINE_BYTES, LineSplitter, LogFile, WorkerLog
 from tfmp.workers.spec import WorkerExit, WorkerSpec
 

@@ -6,7 +6,7 @@ Whether the others go on is seen in their stacks: they are in the next execution
 from __future__ import annotations
 
 from tfmp.agent.failures.hang import STACKS_WAIT_S, main_stack
-from tfmp.workers.events import TrainingStopped, UserError, WorkerEvent
+from tfmp.events import TrainingStopped, UserError, WorkerEvent
 from tfmp.workers.group import WorkerGroup
 
 #: For the others to end the training too, before their stacks are asked for, and asked for again.

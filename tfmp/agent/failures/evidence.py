@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from tfmp.workers.events import UncaughtException, UserError
+from tfmp.events import UncaughtException, UserError
 from tfmp.workers.spec import WorkerExit
 
 #: Signals of a crash in native code.

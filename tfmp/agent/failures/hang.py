@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from tfmp.workers.events import (
+from tfmp.events import (
     CheckpointFailed,
     CheckpointSaved,
     EpochEnd,

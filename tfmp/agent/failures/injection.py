@@ -1,6 +1,6 @@
-"""``--drill``: faults on purpose, to rehearse what a run does about them.
+"""``--inject-fault``: faults on purpose, to rehearse what a run does about them.
 
-A drill is ``KIND[:VALUE][@KEY=VALUE,…]``: ``kill:2@step=50``, ``exit:7@rank=0,at=validation``. It strikes once, in the
+A fault is ``KIND[:VALUE][@KEY=VALUE,…]``: ``kill:2@step=50``, ``exit:7@rank=0,at=validation``. It strikes once, in the
 first attempt of the command.
 """
 
@@ -46,7 +46,7 @@ class Fault:
 
 
 def parse_fault(text: str, workers: int) -> Fault:
-    """Read one drill.
+    """Read one fault.
 
     Args:
         text: See the module.
@@ -57,7 +57,7 @@ def parse_fault(text: str, workers: int) -> Fault:
     """
     match = _SYNTAX.fullmatch(text)
     if match is None or match["kind"] not in get_args(Kind):
-        raise _refused(text, f"a drill, such as {_EXAMPLES}")
+        raise _refused(text, f"a fault, such as {_EXAMPLES}")
     kind, value = match["kind"], match["value"]
     drill = Fault(kind, workers - 1)  # type: ignore[arg-type]
     if kind in ("corrupt-checkpoint", "disk-full"):
@@ -93,4 +93,6 @@ def _whole(text: str, value: str) -> int:
 
 
 def _refused(text: str, expected: str) -> UsageError:
-    return UsageError(f"expected {expected}, received {text!r}", where="--drill", hint=f"for example {_EXAMPLES}")
+    return UsageError(
+        f"expected {expected}, received {text!r}", where="--inject-fault", hint=f"for example {_EXAMPLES}"
+    )

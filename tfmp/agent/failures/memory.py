@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tfmp.workers.events import WorkerEvent
+from tfmp.events import WorkerEvent
 from tfmp.workers.group import WorkerGroup
 
 Conclusion = Literal["out of memory", "killed from outside", "unknown"]

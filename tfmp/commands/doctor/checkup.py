@@ -18,7 +18,7 @@ from tfmp.commands.doctor.network import cluster_lines, proxy_line
 from tfmp.commands.doctor.processes import find_workers, workers_line
 from tfmp.data.cache import cache_directory
 from tfmp.errors import EXIT_FAILED, EXIT_OK
-from tfmp.report.output import say
+from tfmp.text import say
 
 if TYPE_CHECKING:
     from tfmp.config import RunConfig
@@ -69,7 +69,7 @@ def quick_lines(config: RunConfig) -> list[Line]:
         _not_in_the_way(
             folder_line("data cache", cache_directory(config.data.cache_dir), "set data.cache_dir, or TFMP_CACHE_DIR")
         ),
-        folder_line("temporary", Path(tempfile.gettempdir()), "set TMPDIR to a folder that can be written"),
+        folder_line("temporary", Path(tempfile.gettempdir()), "set TMPDIR to a writable folder"),
         proxy_line(os.environ),
         workers_line(find_workers()),
     ]
@@ -90,7 +90,10 @@ def tensorflow_line() -> Line:
         found = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
         return Line(
-            "fail", "TensorFlow", f"not imported within {_IMPORT_TIMEOUT_S:g} s", "is it on a slow network file system?"
+            "fail",
+            "TensorFlow",
+            f"not imported within {_IMPORT_TIMEOUT_S:g} s",
+            "check whether it is on a slow network file system",
         )
     except (ValueError, IndexError):
         last = next(iter(done.stderr.strip().splitlines()[-1:]), f"exit code {done.returncode}")

@@ -36,7 +36,9 @@ def python_line(version: tuple[int, int, int], system: str) -> Line:
     if system != "Linux":
         return Line("fail", "Python", f"{found}: tfmp needs Linux", "use a Linux machine, container or WSL")
     if not _PYTHONS[0] <= version[:2] <= _PYTHONS[1]:
-        return Line("fail", "Python", f"{found}: expected {first} to {last}", f"make an environment with Python {last}")
+        return Line(
+            "fail", "Python", f"{found}: expected {first} to {last}", f"create an environment with Python {last}"
+        )
     return Line("ok", "Python", found)
 
 
@@ -64,7 +66,7 @@ def cores_line(cores: int, affinity: int, machine: int) -> Line:
     if affinity < machine:
         reasons.append(f"CPU affinity allows {affinity}")
     if cores < affinity:
-        reasons.append("its control group has a quota")
+        reasons.append("its cgroup has a quota")
     what = f"{cores} of {machine}" + (f" ({', '.join(reasons)})" if reasons else "")
     return Line("ok", "cores", what)
 
@@ -77,7 +79,7 @@ def memory_line(available_bytes: int | None, limit_bytes: int | None) -> Line:
     what = f"{_size(available_bytes)} available" + (f", limit {_size(limit_bytes)}" if limit_bytes else "")
     if left < _LITTLE_MEMORY_BYTES:
         return Line(
-            "warn", "memory", what, "a worker takes 350 MiB and more: free some, or raise the container's limit"
+            "warn", "memory", what, "a worker needs at least 350 MiB: free memory, or raise the container's limit"
         )
     return Line("ok", "memory", what)
 
@@ -85,12 +87,12 @@ def memory_line(available_bytes: int | None, limit_bytes: int | None) -> Line:
 def shared_memory_line(size_bytes: int | None, gpus: Sequence[str]) -> Line:
     """``/dev/shm``, which matters to NCCL alone: CPU workers do not use it."""
     if size_bytes is None:
-        return Line("warn" if len(gpus) > 1 else "ok", "/dev/shm", "not there")
+        return Line("warn" if len(gpus) > 1 else "ok", "/dev/shm", "missing")
     if len(gpus) > 1 and size_bytes < _LITTLE_SHARED_BYTES:
         return Line(
             "warn",
             "/dev/shm",
-            f"{_size(size_bytes)}, little for {len(gpus)} GPUs",
+            f"{_size(size_bytes)}, too small for {len(gpus)} GPUs",
             "docker run --shm-size=1g, or shm_size: 1g in a Compose file",
         )
     return Line("ok", "/dev/shm", _size(size_bytes))
@@ -98,7 +100,7 @@ def shared_memory_line(size_bytes: int | None, gpus: Sequence[str]) -> Line:
 
 def gpus_line(gpus: Sequence[str]) -> Line:
     """GPUs that workers may use."""
-    return Line("ok", "GPUs", ", ".join(gpus) or "none: workers train on CPUs")
+    return Line("ok", "GPUs", ", ".join(gpus) or "none, workers train on CPUs")
 
 
 def port_line() -> Line:
@@ -107,9 +109,9 @@ def port_line() -> Line:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             sock.listen()
-            return Line("ok", "ports", f"a server can listen (tried port {sock.getsockname()[1]})")
+            return Line("ok", "ports", f"can listen (tried port {sock.getsockname()[1]})")
     except OSError as error:
-        return Line("fail", "ports", f"no server can listen: {error.strerror}", "end programs that hold ports")
+        return Line("fail", "ports", f"cannot listen: {error.strerror}", "stop programs that occupy ports")
 
 
 def folder_line(name: str, folder: Path, fix: str) -> Line:
@@ -117,14 +119,14 @@ def folder_line(name: str, folder: Path, fix: str) -> Line:
     place = folder.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
-    shown = str(folder) if place == folder.absolute() else f"{folder}, to be made in {place}"
+    shown = str(folder) if place == folder.absolute() else f"{folder}, to be created in {place}"
     if not place.is_dir():
         return Line("fail", name, f"{shown}: expected a folder, found a file", fix)
     try:
         with tempfile.TemporaryFile(dir=place):
             free_bytes = shutil.disk_usage(place).free
     except OSError as error:
-        return Line("fail", name, f"{shown}: cannot be written: {error.strerror}", fix)
+        return Line("fail", name, f"{shown}: cannot write to it: {error.strerror}", fix)
     if free_bytes < _LITTLE_DISK_BYTES:
         return Line("warn", name, f"{shown}: {_size(free_bytes)} free", f"free some space, or {fix}")
     return Line("ok", name, f"{shown}: {_size(free_bytes)} free")

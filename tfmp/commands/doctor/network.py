@@ -26,7 +26,7 @@ def proxy_line(environ: Mapping[str, str]) -> Line:
     names = sorted(name for proxy in _PROXIES for name in (proxy, proxy.upper()) if environ.get(name))
     if not names:
         return Line("ok", "proxies", "none set")
-    return Line("ok", "proxies", f"{', '.join(names)} set; workers pass them by")
+    return Line("ok", "proxies", f"{', '.join(names)} set; workers bypass them")
 
 
 def cluster_lines(addresses: Sequence[str], hostname: str) -> list[Line]:
@@ -58,15 +58,18 @@ def peer_line(rank: int, address: str, answer: Answer, own: bool) -> Line:
     if isinstance(answer, str):
         if own:
             return Line(
-                "warn", name, f"{place}: its port is in use", f"no training running here? `ss -ltnp 'sport = :{port}'`"
+                "warn",
+                name,
+                f"{place}: its port is in use",
+                f"if no training is running here, find the process: ss -ltnp 'sport = :{port}'",
             )
-        return Line("ok", name, f"{place}: something listens at {answer}")
+        return Line("ok", name, f"{place}: something is listening at {answer}")
     if answer.kind is Kind.REFUSED:
-        return Line("ok", name, f"{place}: the host answers, nothing listens: not started yet")
+        return Line("ok", name, f"{place}: the host is up, nothing is listening: not started yet")
     if answer.kind is Kind.UNRESOLVED:
-        fix = f"check the spelling of {host}; it must resolve on every host (DNS or /etc/hosts)"
+        fix = f"check the spelling of {host}, which must resolve on every host (DNS or /etc/hosts)"
         return Line("fail", name, f"{place}: {answer}", fix)
-    fix = f"check that the host is up and that firewalls let TCP port {port} through, both ways"
+    fix = f"check that the host is up and that firewalls allow TCP port {port} in both directions"
     return Line("fail", name, f"{place}: {answer}", fix)
 
 

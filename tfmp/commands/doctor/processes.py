@@ -55,4 +55,4 @@ def workers_line(workers: list[WorkerProcess]) -> Line:
         names = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in stopped)
         return Line("fail", "workers", f"stopped: {names}", f"kill -CONT {pids}")
     alive = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in workers)
-    return Line("ok", "workers", f"alive: {alive}" if alive else "none is running here")
+    return Line("ok", "workers", f"running: {alive}" if alive else "none running")

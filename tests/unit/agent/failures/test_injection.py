@@ -1,4 +1,4 @@
-"""What ``--drill`` takes."""
+"""What ``--inject-fault`` takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfmp.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("text", "drill"),
+    ("text", "fault"),
     [
         ("kill:2@step=50", Fault("kill", 2, step=50)),
         ("stop", Fault("stop", 2)),
@@ -22,8 +22,8 @@ from tfmp.errors import UsageError
         ("term:1@at=start", Fault("term", 1, moment="start")),
     ],
 )
-def test_drills(text: str, drill: Fault) -> None:
-    assert parse_fault(text, 3) == drill
+def test_faults(text: str, fault: Fault) -> None:
+    assert parse_fault(text, 3) == fault
 
 
 @pytest.mark.parametrize(

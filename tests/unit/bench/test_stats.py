@@ -7,9 +7,7 @@ import random
 
 import pytest
 
-from tfmp.bench.cost import fit_cost
-from tfmp.bench.paired import Figure, compare, figure, interval
-from tfmp.bench.scaling import efficiency, split_steps
+from tfmp.bench.stats import Figure, compare, efficiency, figure, fit_cost, interval, split_steps
 
 
 def test_a_figure_is_the_median_and_the_whole_range() -> None:
