@@ -31,6 +31,7 @@ from tfmp.workers.lifecycle_events import (
     Started,
     StopRequested,
     Terminate,
+    WorkerProcessEvent,
     WorkerReady,
 )
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, Cause, GroupResult, WorkerExit
@@ -131,31 +132,33 @@ class Lifecycle:
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """Take note of an event and return what to do now."""
         match event:
-            case Started(rank, pid):
-                self._workers[rank].pid = pid
-                self._workers[rank].started_s = now_s
-            case NotForked(rank, reason):
-                self._workers[rank].reason = reason
-                return self._ended(rank, EXIT_CANNOT_EXECUTE, None, now_s)
-            case WorkerReady(rank):
-                self._unready.discard(rank)
-                self._all_ready()
-            case Failing(rank):
-                self._note_failing(rank)
-            case Reason(rank, reason):
-                self._workers[rank].reason = reason
-            case Exited(rank, code, peak_rss_bytes):
-                return self._ended(rank, code, peak_rss_bytes, now_s)
             case SignalReceived(signum):
                 return self._signalled(signum, now_s)
             case StopRequested(reason):
                 return self._fail_group(reason, now_s)
             case ForkServerLost(reason):
-                self._problem = self._problem or reason
-                self._helper_lost = True
-                for worker in self._alive():
-                    worker.told_to_stop = True
-                    self._record(worker, -signal.SIGKILL, None, now_s)
+                self._all_died(reason, now_s)
+                return []
+            case _:
+                return self._handle_worker(event, now_s)
+
+    def _handle_worker(self, event: WorkerProcessEvent, now_s: float) -> list[Action]:
+        worker = self._workers[event.rank]
+        match event:
+            case Started(_, pid):
+                worker.pid, worker.started_s = pid, now_s
+            case WorkerReady(rank):
+                self._unready.discard(rank)
+                self._all_ready()
+            case Failing(rank):
+                self._note_failing(rank)
+            case Reason(_, reason):
+                worker.reason = reason
+            case NotForked(rank, reason):
+                worker.reason = reason
+                return self._ended(rank, EXIT_CANNOT_EXECUTE, None, now_s)
+            case Exited(rank, code, peak_rss_bytes):
+                return self._ended(rank, code, peak_rss_bytes, now_s)
         return []
 
     def tick(self, now_s: float) -> list[Action]:
@@ -199,6 +202,12 @@ class Lifecycle:
             self._phase = Phase.SETTLING
             self._deadline_s = now_s + self._policy.settle_s
         return []
+
+    def _all_died(self, reason: str, now_s: float) -> None:
+        self._problem = self._problem or reason
+        self._fork_server_lost = True
+        for worker in self._tell_all():
+            self._record(worker, -signal.SIGKILL, None, now_s)
 
     def _record(self, worker: _Worker, code: int, peak_rss_bytes: int | None, now_s: float) -> None:
         cause: Cause

@@ -73,7 +73,9 @@ class ForkServerLost:
     reason: str
 
 
-Event = Started | NotForked | WorkerReady | Failing | Reason | Exited | SignalReceived | StopRequested | ForkServerLost
+WorkerProcessEvent = Started | NotForked | WorkerReady | Failing | Reason | Exited
+
+Event = WorkerProcessEvent | SignalReceived | StopRequested | ForkServerLost
 
 
 @dataclass(frozen=True)
