@@ -99,7 +99,7 @@ class Lifecycle:
         self._failing: list[int] = []  # by the order of the first sign of it
         self._not_ready: tuple[int, ...] = ()
         self._problem: str | None = None
-        self._helper_lost = False
+        self._fork_server_lost = False
         self._stopped_by: int | None = None
         self._signalled_s: float | None = None
         self._signal: int | None = None
@@ -125,7 +125,7 @@ class Lifecycle:
             problem=self._problem,
             not_ready=self._not_ready,
             order=tuple(rank for rank in self._failing if rank in exits and exits[rank].cause == "failed"),
-            fork_server_lost=self._helper_lost,
+            fork_server_lost=self._fork_server_lost,
             signalled=self._signal,
         )
 
