@@ -19,7 +19,7 @@ from tfmp.events import EventChannel, NotStarted, UncaughtException
 from tfmp.workers.linux import set_parent_death_signal
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND
 
-# Higher than the launcher's and the helper's 0: when memory runs out, the kernel ends a worker, and the launcher
+# Higher than the launcher's and the fork server's 0: when memory runs out, the kernel ends a worker, and the launcher
 # lives to tell which.
 _OOM_SCORE_ADJ = "200"
 _MAX_MESSAGE_CHARS = 2000
@@ -79,7 +79,7 @@ def _tie_to(fork_server_pid: int) -> None:
 
 
 def _reset_signals(*, program: bool) -> None:
-    """Undo the helper's handlers, then let in what came meanwhile (signals have been blocked since before the fork)."""
+    """Undo the fork server's handlers, then let in what came meanwhile (signals have been blocked since before the fork)."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError, ValueError):
@@ -140,7 +140,7 @@ def _execute(argv: list[str]) -> NoReturn:
 def _call(order: Mapping[str, Any], channel: EventChannel, stacks_fd: int) -> int:
     """Run the target in this process; return the exit code."""
     _name_process(f"tfmp-worker-{order['rank']}")
-    # Streams of its own: the helper's remember a position in the file that theirs went to, and a pipe has none.
+    # Streams of its own: the fork server's remember a position in the file that theirs went to, and a pipe has none.
     # Whole lines at once, and no character that could make a print fail in a worker only.
     sys.stdout = sys.__stdout__ = _line_stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _line_stream(2)  # type: ignore[misc, assignment]
