@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from tfmp.report.view import LiveView, PlainView
 from tfmp.rundir.layout import RunFolder
 from tfmp.rundir.recorder import Recorder
 from tfmp.text import count, metrics_text, rate, seconds
+from tfmp.workers.events import EpochEnd, FirstStep, Progress, Ready, Validating, WeightsDigest, WorkerEvent
 
-EPOCH = {"event": "epoch", "epoch": 1, "val_loss": 0.2, "loss": 0.25, "accuracy": 0.9, "val_accuracy": 0.91,
-         "seconds": 1.25, "samples_per_second": 48000.4, "step": 235}  # fmt: skip
+METRICS = {"val_loss": 0.2, "loss": 0.25, "accuracy": 0.9, "val_accuracy": 0.91}
+EPOCH = EpochEnd(1, METRICS, seconds=1.25, samples_per_second=48000.4, step=235)
 
 
 class Clock:
@@ -48,17 +50,19 @@ def test_metrics_have_a_line_an_epoch_from_rank_0_in_a_fixed_order(recorder: Rec
 
 
 def test_events_are_recorded_but_not_progress(recorder: Recorder, tmp_path: Path) -> None:
-    for event in ({"event": "ready", "replicas": 2}, {"event": "progress"}, {"event": "validating"}, EPOCH):
+    events: list[WorkerEvent] = [Ready(2), Progress(1, 2), Validating(1), EPOCH]
+    for event in events:
         recorder.on_event(1, event)
     (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
     assert json.loads(line) == {"time": 100.0, "event": "ready", "rank": 1, "replicas": 2}
 
 
 def test_the_summary_holds_the_last_numbers_and_the_steady_throughput(recorder: Recorder) -> None:
-    recorder.on_event(0, {"event": "first_step"})
-    recorder.on_event(0, {"event": "weights", "sha256": "abc"})
+    recorder.on_event(0, FirstStep(1, 1))
+    recorder.on_event(0, WeightsDigest("abc"))
     for epoch, speed in enumerate([10.0, 100.0, 300.0, 200.0], start=1):
-        recorder.on_event(0, {**EPOCH, "epoch": epoch, "loss": 1.0 / epoch, "samples_per_second": speed})
+        metrics = {**METRICS, "loss": 1.0 / epoch}
+        recorder.on_event(0, replace(EPOCH, epoch=epoch, metrics=metrics, samples_per_second=speed))
     summary = recorder.summary(status="done", workers=2, strategy="multi-worker", collective="shm", replicas=2)
     assert summary["samples_per_second"] == 200.0, "the median without the first epoch"
     assert (summary["epochs"], summary["loss"], summary["val_accuracy"]) == (4, 0.25, 0.91)
@@ -76,17 +80,17 @@ def view(**settings: Any) -> tuple[PlainView, io.StringIO, Clock]:
 def test_plain_lines() -> None:
     shown, out, clock = view()
     clock.now += 3.25
-    shown.on_event(0, {"event": "ready"})
-    shown.on_event(1, {"event": "ready"})
-    shown.on_event(0, {"event": "progress", "epoch": 1, "step": 32, "loss": 0.5})
+    shown.on_event(0, Ready())
+    shown.on_event(1, Ready())
+    shown.on_event(0, Progress(1, 32, metrics={"loss": 0.5}))
     clock.now += 11
-    shown.on_event(0, {"event": "progress", "epoch": 1, "step": 64, "loss": 0.5, "samples_per_second": 1234.5})
+    shown.on_event(0, Progress(1, 64, 1234.5, {"loss": 0.5}))
     shown.on_event(0, EPOCH)
     shown.on_event(1, EPOCH)
     shown.on_line(1, "stderr", "a word of the worker's")
     shown.on_line(1, "stdout", "tfmp: for the log only")
     assert out.getvalue().splitlines() == [
-        "ready: 2 workers after 3.2 s",
+        "2 workers ready in 3.2 s",
         "epoch 1/5  step 64/235  loss 0.5000  1,234 samples/s",
         "epoch 1/5  loss 0.2500  accuracy 0.9000  val_loss 0.2000  val_accuracy 0.9100  48,000 samples/s  1.2 s",
         "[worker 1] a word of the worker's",
@@ -106,9 +110,9 @@ def test_quiet_and_verbose() -> None:
 def test_the_live_view_keeps_finished_lines_and_removes_its_bar() -> None:
     out = io.StringIO()
     live = LiveView(epochs=5, steps_per_epoch=235, workers=1, out=out)
-    live.on_event(0, {"event": "progress", "epoch": 1, "step": 32, "loss": 0.5, "samples_per_second": 10.0})
-    live.on_event(0, {"event": "progress", "epoch": 1, "step": 64, "loss": 0.5, "samples_per_second": 10.0})
-    live.on_event(0, {"event": "validating"})
+    live.on_event(0, Progress(1, 32, 10.0, {"loss": 0.5}))
+    live.on_event(0, Progress(1, 64, 10.0, {"loss": 0.5}))
+    live.on_event(0, Validating(1))
     live.on_event(0, EPOCH)
     live.close()
     assert "epoch 1/5  loss 0.2500" in out.getvalue()
