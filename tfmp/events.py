@@ -213,7 +213,7 @@ def encode(event: WorkerEvent) -> dict[str, Any]:
     for name in names:
         value = getattr(event, name)
         if name == _METRICS:
-            values |= {metric: number for metric, number in value.items() if metric not in names}
+            values |= {metric: number for metric, number in value.items() if metric not in ("event", *names)}
         else:
             values[name] = value
     return values
@@ -227,8 +227,9 @@ def decode(values: Mapping[str, Any]) -> WorkerEvent:
     if event_type is None:
         return UnknownEvent(kind, rest)
     names = {field.name for field in fields(event_type)}
-    known = {name: value for name, value in rest.items() if name in names - {_METRICS}}
+    known = rest
     if _METRICS in names:
+        known = {name: value for name, value in rest.items() if name in names}
         known[_METRICS] = {name: value for name, value in rest.items() if name not in names}
     try:
         event: WorkerEvent = event_type(**known)

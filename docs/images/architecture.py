@@ -1,8 +1,8 @@
-"""Draw the packages of tfmp and who imports whom, from the code: ``python docs/images/architecture.py`` writes architecture.svg.
+"""Draw the packages of tfmp and who imports whom: ``python docs/images/architecture.py`` writes architecture.svg.
 
-A box is a package, with the first sentence of its docstring; an arrow goes from a package to one that it imports. Boxes
-stand in the layers that ``make lint`` holds (``pyproject.toml``, import-linter). Left out are arrows to the lowest layer,
-which all use, and those that a chain of other arrows implies.
+A box is a package, with the first sentence of its docstring; an arrow goes from a package to one that it imports.
+Boxes stand in the layers that ``make lint`` holds (``pyproject.toml``, import-linter). Left out are arrows to the
+lowest layer, which all use, and those that a chain of other arrows implies.
 """
 
 from __future__ import annotations

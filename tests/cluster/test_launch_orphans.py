@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launch_support import Case, run_launcher
+from tests.cluster.launch_support import Case, run_group, run_launcher
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.fork_errors import ForkServerDied
-from tfmp.workers.group import GroupControl, run_group
+from tfmp.workers.group import WorkerGroup
 
 ENDLESS = "time.sleep(600)"
 
@@ -88,7 +88,7 @@ def test_kill_9_of_launcher_and_helper_together_ends_the_workers(case: Case) -> 
 def test_kill_9_of_the_helper_ends_the_run_and_all_workers_daemons_included(case: Case) -> None:
     ready: list[int] = []
 
-    def on_tick(control: GroupControl) -> None:
+    def on_tick(group: WorkerGroup) -> None:
         if len(ready) == 2:
             ready.clear()
             os.kill(fork_server.pid, signal.SIGKILL)
@@ -126,9 +126,9 @@ def test_a_helper_that_does_not_answer_does_not_hold_the_launcher(case: Case, mo
 
     monkeypatch.setattr(ForkServer, "kill", spy)
 
-    def on_tick(control: GroupControl) -> None:
-        if not stopped and control.pids:
-            stopped.append(control.pids[0])
+    def on_tick(group: WorkerGroup) -> None:
+        if not stopped and group.pids:
+            stopped.append(group.pids[0])
             os.kill(fork_server.pid, signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -151,7 +151,7 @@ def test_stop_signals_to_every_process_of_a_job_leave_the_helper_to_the_launcher
     """As schedulers send them; the helper dying of it would cut the workers' grace period off."""
     helpers: list[int] = []
 
-    def on_tick(control: GroupControl) -> None:
+    def on_tick(group: WorkerGroup) -> None:
         if not helpers and case.log().read_text():
             helpers.extend(helper_pids(case) or [fork_server.pid])
             for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):

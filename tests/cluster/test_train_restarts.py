@@ -211,7 +211,7 @@ def test_a_killed_helper_process_is_replaced_and_ctrl_c_ends_the_wait(tmp_path: 
         helper = next(p for p in descendants_of(str(folder)) if p.ppid() == process.pid)
         helper.kill()
         assert wait_until(lambda: (folder / "events.jsonl").read_text().count('"event": "start"') == 2, 30)
-        assert '"cause": "helper"' in (folder / "events.jsonl").read_text()
+        assert '"cause": "fork-server"' in (folder / "events.jsonl").read_text()
         assert wait_until(lambda: len(descendants_of(str(folder))) == 4, 30)
         next(p for p in descendants_of(str(folder)) if p.name() == "tfmp-worker-1").kill()
         assert wait_until(lambda: (folder / "events.jsonl").read_text().count('"event": "restart"') == 2, 10)

@@ -79,7 +79,7 @@ def _tie_to(fork_server_pid: int) -> None:
 
 
 def _reset_signals(*, program: bool) -> None:
-    """Undo the fork server's handlers, then let in what came meanwhile (signals have been blocked since before the fork)."""
+    """Undo the fork server's handlers, then let in what came meanwhile: signals are blocked since before the fork."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError, ValueError):

@@ -185,8 +185,8 @@ class ForkServer:
             What it reported; ``None`` if ``interrupt`` came first.
 
         Raises:
-            TfmpError: An import failed (with the end of its traceback), the network was refused, the fork server died, or
-                time ran out.
+            TfmpError: An import failed (with the end of its traceback), the network was refused, the fork server died,
+                or time ran out.
         """
         deadline_s = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:

@@ -22,9 +22,8 @@ from tests.unit.agent.fake_group import (
     Stops,
     UserSends,
 )
-from tfmp.agent import monitor as monitor_module
 from tfmp.agent.controller import Attempt, Controller, Reporter
-from tfmp.agent.failures.diagnosis import Cause, Diagnosis, Setting
+from tfmp.agent.failures.diagnosis import Cause, Diagnosis, Setting, diagnose
 from tfmp.agent.monitor import Watch
 from tfmp.agent.restart_policy import Restart, RestartPolicy
 from tfmp.errors import TfmpError
@@ -421,13 +420,12 @@ def test_an_error_of_the_launchers_own_leaves_no_worker() -> None:
 
 def test_a_failure_is_judged_once(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[Diagnosis] = []
-    real = monitor_module.diagnose
 
     def count(*arguments: Any, **named: Any) -> Diagnosis:
-        judged.append(real(*arguments, **named))
+        judged.append(diagnose(*arguments, **named))
         return judged[-1]
 
-    monkeypatch.setattr(monitor_module, "diagnose", count)
+    monkeypatch.setattr("tfmp.agent.monitor.diagnose", count)
     run = History(fails(1, KILLED), fails(0, 1, VALUE_ERROR), done()).play()
     assert [diagnosis for diagnosis, _, _ in run.reporter.restarts] == judged
     assert len(judged) == 2
