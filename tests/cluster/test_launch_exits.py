@@ -136,7 +136,7 @@ def test_a_forked_worker_finds_its_own_surroundings(forking: ForkServer, case: C
     assert "HOME" not in found["env"]
     assert found["env"].get("OPENBLAS_NUM_THREADS") == os.environ.get("OPENBLAS_NUM_THREADS")
     assert found["payload_chars"] == 500_000
-    assert found["collects"] is True  # off while the helper imported
+    assert found["collects"] is True  # off while the fork server imported
     assert found["cpus"] == [min(os.sched_getaffinity(0))]
     assert found["session"] is True
     assert found["name"] == "tfmp-worker-0"
@@ -187,13 +187,13 @@ def test_a_target_that_does_not_exist(forking: ForkServer, case: Case) -> None:
     assert "no_such_function" in result.tail(0)[-1]
 
 
-def test_groups_follow_each_other_on_one_helper_process(forking: ForkServer, case: Case) -> None:
+def test_groups_follow_each_other_on_one_fork_server(forking: ForkServer, case: Case) -> None:
     for _ in range(3):
         assert run_group(forking, case.targets("die", 2, payload={"signum": 9})).exit_code == 137
         assert run_group(forking, case.targets("leave", 2, payload={"code": 0})).exit_code == 0
 
 
-def test_an_exception_of_the_callers_ends_the_workers_not_the_helper(fork_server: ForkServer, case: Case) -> None:
+def test_an_exception_of_the_callers_ends_the_workers_not_the_fork_server(fork_server: ForkServer, case: Case) -> None:
     def on_line(rank: int, stream: str, text: str) -> None:
         raise BrokenPipeError("the console is gone")
 

@@ -78,7 +78,7 @@ def test_a_stop_signal_reaches_each_worker_once_as_sigterm(
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 
 
-def test_a_stop_reaches_the_workers_of_a_helper_that_is_stopped(fork_server: ForkServer, case: Case) -> None:
+def test_a_stop_reaches_the_workers_of_a_fork_server_that_is_stopped(fork_server: ForkServer, case: Case) -> None:
     stop = AfterLines(2, signal.SIGTERM)
     code = "signal.signal(15, lambda *_: (print('saved'), sys.exit(0))); print('on'); time.sleep(600)"
     began_s = time.monotonic()
@@ -218,7 +218,7 @@ def test_work_in_progress_gets_the_grace_period_a_start_does_not(forking: ForkSe
     assert (result.exit_code, lines) == (143, ["saved", "saved"])
 
 
-def test_ctrl_c_while_the_helper_imports(case: Case) -> None:
+def test_ctrl_c_while_the_fork_server_imports(case: Case) -> None:
     began_s = time.monotonic()
     with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -240,7 +240,7 @@ def test_imports_without_end_are_bounded() -> None:
         fork_server.wait_ready(0.3)
 
 
-def test_a_helper_that_is_stopped_while_it_imports_is_named() -> None:
+def test_a_fork_server_that_is_stopped_while_it_imports_is_named() -> None:
     with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         os.kill(fork_server.pid, signal.SIGSTOP)
         with pytest.raises(TfmpError, match=rf"fork server {fork_server.pid} was stopped \(SIGSTOP\) while importing"):

@@ -241,7 +241,7 @@ def test_workers_that_outlive_sigkill_are_given_up() -> None:
     assert (s.result().problem, s.result().exit_code) == ("gave up", 143)
 
 
-def test_a_lost_helper_fails_the_run_without_blaming_a_worker() -> None:
+def test_a_lost_fork_server_fails_the_run_without_blaming_a_worker() -> None:
     s = group(2)
     s.handle(Exited(0, 0), 1.0)
     s.handle(ForkServerLost("the fork server was killed"), 2.0)
