@@ -147,15 +147,8 @@ def test_workers_that_do_not_hold_the_same_weights_have_failed(
         made.on_event(0, ModelSaved("model.keras", 0.1))
     assert made.succeeded(WELL) == 1
     record = json.loads((tmp_path / "failure.json").read_text())
-    assert record == {
-        "what": "expected the same trained weights on every worker",
-        "where": where,
-        "hint": None,
-        "cause": "error",
-        "worker": None,
-        "last_step": {},
-        "exit_code": 1,
-    }
+    assert (record["what"], record["where"]) == ("expected the same trained weights on every worker", where)
+    assert (record["worker"], record["last_step"], record["exit_code"]) == (None, {}, 1)
 
 
 def test_an_interruption_says_where_to_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
