@@ -15,8 +15,8 @@ from tfmp.agent.options import TrainOptions
 from tfmp.agent.reporter import TrainingReporter
 from tfmp.agent.restart_policy import Restart
 from tfmp.config import RunConfig
+from tfmp.events import CheckpointFailed, CheckpointSaved, FirstStep, ModelSaved, Progress, WeightsDigest
 from tfmp.rundir.layout import RunFolder
-from tfmp.workers.events import CheckpointFailed, CheckpointSaved, FirstStep, ModelSaved, Progress, WeightsDigest
 from tfmp.workers.group import Line
 from tfmp.workers.spec import GroupResult, WorkerExit
 
