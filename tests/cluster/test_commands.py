@@ -10,6 +10,9 @@ import time
 from pathlib import Path
 
 from tests.conftest import ROOT
+from tests.unit.bench.support import PLAN, everything
+from tfmp.bench.analysis import analyse
+from tfmp.bench.plot import save_plot
 
 
 def test_nothing_before_a_worker_imports_tensorflow() -> None:
@@ -72,3 +75,10 @@ def test_the_child_keeps_to_its_cpus_and_does_not_outlive_its_parent() -> None:
     assert child(os.getpid(), "-").stdout == f"[worker 0] {sorted(os.sched_getaffinity(0))}\n"
     orphan = child(1, "-")
     assert (orphan.returncode, orphan.stdout) == (143, "")
+
+
+def test_the_plot_is_a_picture(tmp_path: Path) -> None:
+    save_plot(tmp_path / "bench.png", PLAN, analyse(PLAN, everything(), 0.975))
+    assert (tmp_path / "bench.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    save_plot(tmp_path / "little.png", PLAN, analyse(PLAN, everything()[:1], 0.975))
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["bench.png", "little.png"]
