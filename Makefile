@@ -53,9 +53,13 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 	$(PIP) install --editable .
 	touch $@
 
-# Tests run with the exact versions of constraints.txt; `make constraints` takes the newest that fit and writes them down.
+# Tests run with the exact versions of constraints.txt where Python is the one that it was written for, since not every
+# package has a version for all. `make constraints` takes the newest that fit and writes them down.
+PYTHON_IS := import sys; print("\043 Python %d.%d:" % sys.version_info[:2])
+PINNED     = $(shell grep -q "^$$($(BIN)/python -c '$(PYTHON_IS)')" constraints.txt && echo --constraint constraints.txt)
+
 $(VENV)/installed-test: $(VENV)/installed constraints.txt
-	$(PIP) install --editable '.[test]' --constraint constraints.txt
+	$(PIP) install --editable '.[test]' $(PINNED)
 	touch $@
 
 # The published schemas of Kubernetes are 100 MB: not for everyone.
@@ -65,7 +69,8 @@ $(VENV)/installed-deploy: $(VENV)/installed-test
 
 constraints: $(VENV)/installed
 	$(PIP) install --upgrade --upgrade-strategy eager --editable '.[test]'
-	$(PIP) freeze --exclude-editable --exclude tfmp --exclude pip --exclude setuptools --exclude wheel > constraints.txt
+	$(BIN)/python -c '$(PYTHON_IS)' | sed 's/$$/ what the tests run with; `make constraints` writes it anew./' > constraints.txt
+	$(PIP) freeze --exclude-editable --exclude tfmp --exclude pip --exclude setuptools --exclude wheel >> constraints.txt
 	touch $(VENV)/installed-test
 
 clean:
