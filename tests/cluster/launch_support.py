@@ -9,13 +9,17 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from tfmp.workers.events import EventChannel
-from tfmp.workers.spec import WorkerSpec
+from tfmp.events import EventChannel, Ready, UnknownEvent, encode
+from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.group import ForkServerGroup, FromWorker, Line, Tick, WorkerGroup
+from tfmp.workers.lifecycle import STOP_SIGNALS, StopPolicy
+from tfmp.workers.signals import SignalInbox
+from tfmp.workers.spec import GroupResult, Stream, WorkerSpec
 
 MARK = "TFMP_TEST_MARK"
 PRELUDE = "import os, signal, subprocess, sys, time; i = int(os.environ['RANK'])\n"
@@ -84,11 +88,41 @@ def sleepers_in_other_sessions() -> None:
     subprocess.run([sys.executable, "-S", "-c", daemon], start_new_session=True, check=True)
 
 
+def run_group(
+    fork_server: ForkServer,
+    specs: Sequence[WorkerSpec],
+    *,
+    on_event: Callable[[int, dict[str, Any]], None] | None = None,
+    on_line: Callable[[int, Stream, str], None] | None = None,
+    on_tick: Callable[[WorkerGroup], None] | None = None,
+    grace_period_s: float = 10.0,
+    failure_grace_s: float = 2.0,
+    settle_s: float = 1.0,
+    start_timeout_s: float | None = None,
+    import_timeout_s: float = 600.0,
+    tick_s: float = 0.25,
+    inbox: SignalInbox | None = None,
+) -> GroupResult:
+    """Run one group on a fork server that outlives it, and tell what happens: events as they are on the wire."""
+    policy = StopPolicy(grace_period_s, failure_grace_s, settle_s, start_timeout_s)
+    with nullcontext(inbox) if inbox is not None else SignalInbox(STOP_SIGNALS) as signals:
+        group = ForkServerGroup(lambda: fork_server, signals, policy, import_timeout_s=import_timeout_s, tick_s=tick_s)
+        with closing(group.run(specs)) as happenings:
+            for happening in happenings:
+                match happening:
+                    case FromWorker(rank, event) if on_event is not None:
+                        on_event(rank, encode(event))
+                    case Line(rank, stream, text) if on_line is not None:
+                        on_line(rank, stream, text)
+                    case Tick() if on_tick is not None:
+                        on_tick(group)
+        return group.result()
+
+
 def run_launcher(case: Case, code: str) -> subprocess.Popen[str]:
     """Start a launcher in an interpreter of its own; ``case`` is this case there."""
     head = (
         "import os, sys, time\nfrom pathlib import Path\nfrom tests.cluster.launch_support import *\n"
-        "from tfmp.workers.group import run_group\nfrom tfmp.workers.fork_client import ForkServer\n"
         f"case = Case(Path({str(case.folder)!r})); case.mark = {case.mark!r}\n"
     )
     env = {**os.environ, MARK: case.mark, "PYTHONPATH": os.pathsep.join(entry or "." for entry in sys.path)}
@@ -101,26 +135,23 @@ def run_launcher(case: Case, code: str) -> subprocess.Popen[str]:
 
 def report(payload: dict[str, Any], channel: EventChannel) -> None:
     """Tell what a forked worker finds itself in."""
-    channel.send({"event": "ready"})
+    channel.send(Ready())
     status = Path("/proc/self/status").read_text()
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    channel.send(
-        {
-            "event": "found",
-            "env": dict(os.environ),
-            "cwd": str(Path.cwd()),
-            "cpus": sorted(os.sched_getaffinity(0)),
-            "session": os.getsid(0) == os.getpid(),
-            "stdin": str(Path("/proc/self/fd/0").readlink()),
-            "fds": sorted(_descriptors()),
-            "ignored": int(fields["SigIgn"], 16),
-            "blocked": int(fields["SigBlk"], 16),
-            "name": fields["Name"].strip(),
-            "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
-            "collects": gc.isenabled(),
-            "payload_chars": len(payload.get("text", "")),
-        }
-    )
+    found = {
+        "env": dict(os.environ),
+        "cpus": sorted(os.sched_getaffinity(0)),
+        "session": os.getsid(0) == os.getpid(),
+        "stdin": str(Path("/proc/self/fd/0").readlink()),
+        "fds": sorted(_descriptors()),
+        "ignored": int(fields["SigIgn"], 16),
+        "blocked": int(fields["SigBlk"], 16),
+        "name": fields["Name"].strip(),
+        "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
+        "collects": gc.isenabled(),
+        "payload_chars": len(payload.get("text", "")),
+    }
+    channel.send(UnknownEvent("found", found))
     print("report of", os.environ["RANK"], "é")
 
 
@@ -155,7 +186,7 @@ def die(payload: dict[str, Any], channel: EventChannel) -> None:
 def ready_but_one(payload: dict[str, Any], channel: EventChannel) -> None:
     """All report ready, except one that never does."""
     if int(os.environ["RANK"]) != payload["silent"]:
-        channel.send({"event": "ready"})
+        channel.send(Ready())
     time.sleep(600)
 
 
@@ -168,13 +199,13 @@ def ready_and_deaf(payload: dict[str, Any], channel: EventChannel) -> None:
         sys.exit(0)
 
     signal.signal(signal.SIGTERM, save)
-    channel.send({"event": "ready"})
+    channel.send(Ready())
     time.sleep(600)
 
 
 def daemons(payload: dict[str, Any], channel: EventChannel) -> None:
     sleepers_in_other_sessions()
-    channel.send({"event": "ready"})
+    channel.send(Ready())
     if payload.get("stay"):
         time.sleep(600)
     sys.exit(payload.get("code", 0))

@@ -38,7 +38,7 @@ def test_a_traceback_beats_an_earlier_exit_code() -> None:
     assert "worker 0 (exit code 1, after it)" in done.err
 
 
-def test_a_killed_one_has_a_death_certificate() -> None:
+def test_a_killed_one_has_memory_evidence() -> None:
     done = launch("time.sleep(0.6)\nif i == 1: os.kill(os.getpid(), 9)\ntime.sleep(600)", workers=2)
     assert done.code == 137
     assert "worker 1 failed first: signal 9 (SIGKILL)" in done.err

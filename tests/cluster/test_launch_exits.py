@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.launch_support import Case
+from tests.cluster.launch_support import Case, run_group
 from tfmp.errors import TfmpError
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import run_group
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +66,7 @@ def test_the_culprit_is_named_not_its_victims(fork_server: ForkServer, case: Cas
     assert result.exit_code == 5
     assert result.first_failure is not None
     assert result.first_failure.rank == 3
-    assert [e.rank for e in result.later_failures] == [0, 1]
+    assert result.order == (3, 0, 1)
     assert result.exits[2].cause == "stopped by tfmp"
     assert result.tail(3) == ["cause 3"]
 
@@ -101,21 +100,14 @@ def test_programs_that_cannot_be_run(fork_server: ForkServer, case: Case, tmp_pa
         assert case.log().read_text() == f"tfmp: {reason}\n"
 
 
-def test_the_command_is_looked_up_in_the_workers_own_path_and_folder(
-    fork_server: ForkServer, case: Case, tmp_path: Path
-) -> None:
+def test_the_command_is_looked_up_in_the_workers_own_path(fork_server: ForkServer, case: Case, tmp_path: Path) -> None:
     tool = tmp_path / "bin" / "my-tool"
     tool.parent.mkdir()
     tool.write_text('#!/bin/sh\nexec pwd "$@"\n')
     tool.chmod(0o755)
     path = f"{tool.parent}:{os.environ['PATH']}"
-    result = run_group(fork_server, case.command("my-tool", env={"PATH": path}, cwd=tmp_path))
-    assert (result.exit_code, case.log().read_text()) == (0, f"{tmp_path}\n")
-    result = run_group(fork_server, case.command("bin/my-tool", cwd=tmp_path))
-    assert result.exit_code == 0
-    result = run_group(fork_server, case.command("pwd", cwd=tmp_path / "nowhere"))
-    reason = f"cannot enter the working folder {tmp_path}/nowhere: No such file or directory"
-    assert (result.exit_code, result.exits[0].reason) == (126, reason)
+    result = run_group(fork_server, case.command("my-tool", env={"PATH": path}))
+    assert (result.exit_code, case.log().read_text()) == (0, f"{Path.cwd()}\n")
 
 
 def test_a_worker_on_cpus_that_do_not_exist_says_so(fork_server: ForkServer, case: Case) -> None:
@@ -124,22 +116,19 @@ def test_a_worker_on_cpus_that_do_not_exist_says_so(fork_server: ForkServer, cas
     assert result.exits[0].reason == "cannot run on CPUs [4095]: Invalid argument"
 
 
-def test_a_forked_worker_finds_its_own_surroundings(
-    forking: ForkServer, case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_forked_worker_finds_its_own_surroundings(forking: ForkServer, case: Case) -> None:
     events: list[dict[str, Any]] = []
     specs = case.targets(
         "report",
         env={"TF_CONFIG": "{}", "BIG": "b" * 300_000},
         unset=("HOME",),
         payload={"text": "p" * 500_000},
-        cwd=tmp_path,
         cpus=frozenset({min(os.sched_getaffinity(0))}),
     )
     result = run_group(forking, specs, on_event=lambda rank, event: events.append(event))
     assert result.exit_code == 0
     assert case.log().read_text() == "report of 0 é\n"
-    assert events[0] == {"event": "ready"}
+    assert events[0] == {"event": "ready", "replicas": 0}
     found = events[1]
     assert found["env"]["TF_CONFIG"] == "{}"
     assert len(found["env"]["BIG"]) == 300_000
@@ -147,8 +136,7 @@ def test_a_forked_worker_finds_its_own_surroundings(
     assert "HOME" not in found["env"]
     assert found["env"].get("OPENBLAS_NUM_THREADS") == os.environ.get("OPENBLAS_NUM_THREADS")
     assert found["payload_chars"] == 500_000
-    assert found["collects"] is True  # off while the helper imported
-    assert found["cwd"] == str(tmp_path)
+    assert found["collects"] is True  # off while the fork server imported
     assert found["cpus"] == [min(os.sched_getaffinity(0))]
     assert found["session"] is True
     assert found["name"] == "tfmp-worker-0"
@@ -199,13 +187,13 @@ def test_a_target_that_does_not_exist(forking: ForkServer, case: Case) -> None:
     assert "no_such_function" in result.tail(0)[-1]
 
 
-def test_groups_follow_each_other_on_one_helper_process(forking: ForkServer, case: Case) -> None:
+def test_groups_follow_each_other_on_one_fork_server(forking: ForkServer, case: Case) -> None:
     for _ in range(3):
         assert run_group(forking, case.targets("die", 2, payload={"signum": 9})).exit_code == 137
         assert run_group(forking, case.targets("leave", 2, payload={"code": 0})).exit_code == 0
 
 
-def test_an_exception_of_the_callers_ends_the_workers_not_the_helper(fork_server: ForkServer, case: Case) -> None:
+def test_an_exception_of_the_callers_ends_the_workers_not_the_fork_server(fork_server: ForkServer, case: Case) -> None:
     def on_line(rank: int, stream: str, text: str) -> None:
         raise BrokenPipeError("the console is gone")
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launch_support import Case, run_launcher
+from tests.cluster.launch_support import Case, run_group, run_launcher
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import GroupControl, run_group
+from tfmp.workers.group import WorkerGroup
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +75,12 @@ def test_a_fault_in_native_code_leaves_a_stack(fork_server: ForkServer, case: Ca
 
 
 def test_sigusr1_shows_where_a_target_is(fork_server: ForkServer, case: Case) -> None:
-    def on_tick(control: GroupControl) -> None:
-        if stack := control.stacks()[0]:
+    def on_tick(group: WorkerGroup) -> None:
+        if stack := group.stacks().get(0):
             stacks.append(stack)
-            control.stop("seen")
+            group.stop("seen")
         else:
-            control.signal(0, signal.SIGUSR1)
+            group.request_stacks()
 
     stacks: list[str] = []
     ready: list[int] = []
@@ -88,7 +88,7 @@ def test_sigusr1_shows_where_a_target_is(fork_server: ForkServer, case: Case) ->
         fork_server,
         case.targets("ready_but_one", payload={"silent": -1}),
         on_event=lambda rank, event: ready.append(rank),
-        on_tick=lambda control: on_tick(control) if ready else None,
+        on_tick=lambda group: on_tick(group) if ready else None,
         tick_s=0.05,
     )
     assert stacks[0].startswith("Current thread")

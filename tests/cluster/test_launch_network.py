@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.launch_support import Case
+from tests.cluster.launch_support import Case, run_group
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import run_group
 
 SERVE = (
     "import socket\n"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Collection, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.launch_support import Case, run_launcher
+from tests.cluster.launch_support import Case, run_group, run_launcher
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.fork_errors import ForkServerDied
-from tfmp.workers.group import GroupControl, run_group
+from tfmp.workers.group import ForkServerGroup, Line, ServerReady, Tick, WorkerGroup
+from tfmp.workers.lifecycle import STOP_SIGNALS
+from tfmp.workers.signals import SignalInbox
 
 ENDLESS = "time.sleep(600)"
 
@@ -24,7 +27,7 @@ def case(tmp_path: Path) -> Iterator[Case]:
     case.end_leftovers()
 
 
-def helper_pids(case: Case) -> list[int]:
+def fork_server_pids(case: Case) -> list[int]:
     """Process ids of living fork servers of this case."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -67,7 +70,7 @@ def test_kill_9_of_the_launcher_while_workers_and_their_daemons_run(case: Case) 
     case.assert_nothing_left()
 
 
-def test_kill_9_of_launcher_and_helper_together_ends_the_workers(case: Case) -> None:
+def test_kill_9_of_launcher_and_fork_server_together_ends_the_workers(case: Case) -> None:
     launcher = run_launcher(
         case,
         "with ForkServer.start(private_network='off') as fork_server:\n"
@@ -76,19 +79,19 @@ def test_kill_9_of_launcher_and_helper_together_ends_the_workers(case: Case) -> 
         " on_line=lambda *l: print(l, flush=True))",
     )
     assert launcher.stdout is not None
-    helper = int(launcher.stdout.readline())
+    fork_server_pid = int(launcher.stdout.readline())
     assert [launcher.stdout.readline()[0] for _ in range(2)] == ["(", "("]
-    os.kill(helper, signal.SIGSTOP)  # so that it sweeps nothing
+    os.kill(fork_server_pid, signal.SIGSTOP)  # so that it sweeps nothing
     launcher.kill()
-    os.kill(helper, signal.SIGKILL)
+    os.kill(fork_server_pid, signal.SIGKILL)
     launcher.communicate(timeout=5)
     case.assert_nothing_left()
 
 
-def test_kill_9_of_the_helper_ends_the_run_and_all_workers_daemons_included(case: Case) -> None:
+def test_kill_9_of_the_fork_server_ends_the_run_and_all_workers_daemons_included(case: Case) -> None:
     ready: list[int] = []
 
-    def on_tick(control: GroupControl) -> None:
+    def on_tick(group: WorkerGroup) -> None:
         if len(ready) == 2:
             ready.clear()
             os.kill(fork_server.pid, signal.SIGKILL)
@@ -113,7 +116,9 @@ def test_kill_9_of_the_helper_ends_the_run_and_all_workers_daemons_included(case
     assert [e.cause for e in result.exits] == ["stopped by tfmp"] * 2
 
 
-def test_a_helper_that_does_not_answer_does_not_hold_the_launcher(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fork_server_that_does_not_answer_does_not_hold_the_launcher(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(ForkServer, "let_go_on", lambda self: None)  # as if it hung, not just stood
     monkeypatch.setattr("tfmp.workers.lifecycle._KILL_CONFIRM_S", 0.3)
     stopped: list[int] = []
@@ -126,9 +131,9 @@ def test_a_helper_that_does_not_answer_does_not_hold_the_launcher(case: Case, mo
 
     monkeypatch.setattr(ForkServer, "kill", spy)
 
-    def on_tick(control: GroupControl) -> None:
-        if not stopped and control.pids:
-            stopped.append(control.pids[0])
+    def on_tick(group: WorkerGroup) -> None:
+        if not stopped and group.pids:
+            stopped.append(group.pids[0])
             os.kill(fork_server.pid, signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -136,29 +141,47 @@ def test_a_helper_that_does_not_answer_does_not_hold_the_launcher(case: Case, mo
         result = run_group(fork_server, case.programs(ENDLESS), on_tick=on_tick, grace_period_s=0.2, tick_s=0.05)
     assert result.exit_code == 143
     assert result.problem == "gave up waiting for the end of worker 0 after SIGKILL"
-    assert alive_at_the_last_resort[0] == []  # SIGKILL reached it without the helper
+    assert alive_at_the_last_resort[0] == []  # SIGKILL reached it without the fork server
     case.assert_nothing_left()
 
 
-def test_a_helper_that_dies_while_importing_is_reported(case: Case) -> None:
+def test_a_fork_server_that_dies_while_importing_is_reported(case: Case) -> None:
     with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         os.kill(fork_server.pid, signal.SIGSEGV)
         with pytest.raises(ForkServerDied, match=r"was killed by signal 11 \(SIGSEGV\) while it imported"):
             run_group(fork_server, case.programs(ENDLESS))
 
 
-def test_stop_signals_to_every_process_of_a_job_leave_the_helper_to_the_launcher(case: Case) -> None:
-    """As schedulers send them; the helper dying of it would cut the workers' grace period off."""
-    helpers: list[int] = []
+def test_stop_signals_to_every_process_of_a_job_leave_the_fork_server_to_the_launcher(case: Case) -> None:
+    """As schedulers send them; the fork server dying of it would cut the workers' grace period off."""
+    signalled: list[int] = []
 
-    def on_tick(control: GroupControl) -> None:
-        if not helpers and case.log().read_text():
-            helpers.extend(helper_pids(case) or [fork_server.pid])
+    def on_tick(group: WorkerGroup) -> None:
+        if not signalled and case.log().read_text():
+            signalled.extend(fork_server_pids(case) or [fork_server.pid])
             for signum in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-                os.kill(helpers[0], signum)
+                os.kill(signalled[0], signum)
             os.kill(os.getpid(), signal.SIGTERM)
 
     code = "signal.signal(15, lambda *_: (time.sleep(0.3), sys.exit(0))); print('on'); time.sleep(600)"
     with ForkServer.start(private_network="off") as fork_server:
         result = run_group(fork_server, case.programs(code), on_tick=on_tick, tick_s=0.05)
     assert (result.exit_code, result.problem, result.exits[0].exit_code) == (143, None, 0)
+
+
+def test_the_next_group_gets_another_fork_server_for_one_that_is_lost(case: Case) -> None:
+    start = partial(ForkServer.start, (), private_network="off")
+    with SignalInbox(STOP_SIGNALS) as inbox, ForkServerGroup(start, inbox, tick_s=0.05) as group:
+        lost = group.fork_server.pid
+        for event in group.run(case.programs(ENDLESS)):
+            if isinstance(event, Tick) and group.pids:
+                os.kill(lost, signal.SIGKILL)
+        assert (group.result().fork_server_lost, group.result().exit_code) == (True, 1)
+        told = []
+        for _ in range(2):
+            events = list(group.run(case.programs("print(i)")))
+            told.append(sum(isinstance(event, ServerReady) for event in events))
+            assert [event.text for event in events if isinstance(event, Line)] == ["0"]
+            assert group.result().exit_code == 0
+        assert (told, group.fork_server.pid != lost) == ([1, 0], True)
+    case.assert_nothing_left()

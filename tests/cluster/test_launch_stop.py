@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.launch_support import IGNORE_TERM, Case
+from tests.cluster.launch_support import IGNORE_TERM, Case, run_group
 from tfmp.errors import TfmpError
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import GroupControl, run_group
+from tfmp.workers.group import WorkerGroup
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ class AfterLines:
     def on_line(self, rank: int, stream: str, text: str) -> None:
         self.count -= 1
 
-    def on_tick(self, control: GroupControl) -> None:
+    def on_tick(self, group: WorkerGroup) -> None:
         if self.count <= 0 and self.signals and time.monotonic() >= self.next_s:
             self.next_s = time.monotonic() + self.pause_s
             os.kill(os.getpid(), self.signals.pop(0))
@@ -78,7 +78,7 @@ def test_a_stop_signal_reaches_each_worker_once_as_sigterm(
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
 
 
-def test_a_stop_reaches_the_workers_of_a_helper_that_is_stopped(fork_server: ForkServer, case: Case) -> None:
+def test_a_stop_reaches_the_workers_of_a_fork_server_that_is_stopped(fork_server: ForkServer, case: Case) -> None:
     stop = AfterLines(2, signal.SIGTERM)
     code = "signal.signal(15, lambda *_: (print('saved'), sys.exit(0))); print('on'); time.sleep(600)"
     began_s = time.monotonic()
@@ -184,10 +184,10 @@ def test_a_wrapper_script_whose_program_is_deaf_is_killed_after_the_grace_period
 def test_a_stopped_process_can_be_stopped(fork_server: ForkServer, case: Case) -> None:
     frozen: list[int] = []
 
-    def on_tick(control: GroupControl) -> None:
+    def on_tick(group: WorkerGroup) -> None:
         if not frozen and case.log(0).read_text():
-            frozen.append(control.pids[0])
-            control.signal(0, signal.SIGSTOP)
+            frozen.append(group.pids[0])
+            os.kill(group.pids[0], signal.SIGSTOP)
             os.kill(os.getpid(), signal.SIGTERM)
 
     began_s = time.monotonic()
@@ -201,7 +201,7 @@ def test_work_in_progress_gets_the_grace_period_a_start_does_not(forking: ForkSe
     lines: list[str] = []
     ready: list[int] = []
 
-    def on_tick(control: GroupControl) -> None:
+    def on_tick(group: WorkerGroup) -> None:
         if len(ready) == 2:
             ready.clear()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -218,7 +218,7 @@ def test_work_in_progress_gets_the_grace_period_a_start_does_not(forking: ForkSe
     assert (result.exit_code, lines) == (143, ["saved", "saved"])
 
 
-def test_ctrl_c_while_the_helper_imports(case: Case) -> None:
+def test_ctrl_c_while_the_fork_server_imports(case: Case) -> None:
     began_s = time.monotonic()
     with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         signal.setitimer(signal.ITIMER_REAL, 0.3)
@@ -240,7 +240,7 @@ def test_imports_without_end_are_bounded() -> None:
         fork_server.wait_ready(0.3)
 
 
-def test_a_helper_that_is_stopped_while_it_imports_is_named() -> None:
+def test_a_fork_server_that_is_stopped_while_it_imports_is_named() -> None:
     with ForkServer.start(["tests.cluster.launch_slow_import"], private_network="off") as fork_server:
         os.kill(fork_server.pid, signal.SIGSTOP)
         with pytest.raises(TfmpError, match=rf"fork server {fork_server.pid} was stopped \(SIGSTOP\) while importing"):
@@ -257,7 +257,7 @@ def test_a_start_that_takes_too_long_names_who_is_missing(forking: ForkServer, c
 
 def test_the_caller_can_stop_a_group(fork_server: ForkServer, case: Case) -> None:
     result = run_group(
-        fork_server, case.programs("time.sleep(600)"), on_tick=lambda control: control.stop("no step finished for 30 s")
+        fork_server, case.programs("time.sleep(600)"), on_tick=lambda group: group.stop("no step finished for 30 s")
     )
     assert (result.problem, result.exit_code) == ("no step finished for 30 s", 1)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from tests.unit.distribute.shm_support import KINDS, Ranks
+from tests.cluster.shm_support import KINDS, Ranks
 from tfmp.distribute.shm import GroupError, PeerLost, SharedMemoryGroup
 
 NOTICED_WITHIN_S = 0.5

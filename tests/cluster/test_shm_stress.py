@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from tests.unit.distribute.shm_support import KINDS, Ranks, needs_futex
+from tests.cluster.shm_support import KINDS, Ranks, needs_futex
 from tfmp.distribute.shm import SharedMemoryGroup
 
 LONG = os.environ.get("TFMP_STRESS") == "1"

@@ -187,7 +187,7 @@ def test_a_stop_while_workers_connect_and_one_is_frozen(tmp_path: Path, signum: 
 
 
 @pytest.mark.parametrize("moment", ["importing", "connecting", "training"])
-@pytest.mark.parametrize("victims", ["launcher", "helper", "both"])
+@pytest.mark.parametrize("victims", ["launcher", "fork-server", "both"])
 def test_kill_9_leaves_no_orphan_and_the_next_run_starts(tmp_path: Path, victims: str, moment: str) -> None:
     folder = tmp_path / "run"
 
@@ -202,15 +202,15 @@ def test_kill_9_leaves_no_orphan_and_the_next_run_starts(tmp_path: Path, victims
             hold_while_connecting(folder)
         else:
             assert wait_until(lambda: any((folder / "checkpoints").glob("step-*.npz")), 60)
-        helper = next(one for one in processes() if one.ppid() == process.pid)
+        fork_server = next(one for one in processes() if one.ppid() == process.pid)
         assert len(processes()) == (2 if moment == "importing" else 4)
-        if victims != "helper":
+        if victims != "fork-server":
             process.kill()
         if victims != "launcher":
-            helper.kill()
+            fork_server.kill()
         process.wait(10)
         assert wait_until(lambda: not processes(), 1), processes()
-        if victims == "helper":
+        if victims == "fork-server":
             assert process.returncode == 1
             out, _ = process.communicate(timeout=10)
             assert re.search(r"^error: the fork server .* was killed by signal 9 \(SIGKILL\)", out, re.M)

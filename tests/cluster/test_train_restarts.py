@@ -204,14 +204,14 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_a_killed_helper_process_is_replaced_and_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
+def test_a_killed_fork_server_is_replaced_and_ctrl_c_ends_the_wait(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with running(folder, *_LONGER) as process:
         assert wait_until(lambda: trained_steps(folder) > 4, 60)
-        helper = next(p for p in descendants_of(str(folder)) if p.ppid() == process.pid)
-        helper.kill()
+        fork_server = next(p for p in descendants_of(str(folder)) if p.ppid() == process.pid)
+        fork_server.kill()
         assert wait_until(lambda: (folder / "events.jsonl").read_text().count('"event": "start"') == 2, 30)
-        assert '"cause": "helper"' in (folder / "events.jsonl").read_text()
+        assert '"cause": "fork-server"' in (folder / "events.jsonl").read_text()
         assert wait_until(lambda: len(descendants_of(str(folder))) == 4, 30)
         next(p for p in descendants_of(str(folder)) if p.name() == "tfmp-worker-1").kill()
         assert wait_until(lambda: (folder / "events.jsonl").read_text().count('"event": "restart"') == 2, 10)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.deploy.docker_support import Group, Image, descendants, docker, named, run, zombies
+from tfmp import __version__
 
 _WORKERS = 3
 #: Long enough for all that is done to it; checkpoints after each epoch of eight steps.
@@ -56,7 +57,7 @@ def _wait_for_end(group: Group, names: list[str], restarts: dict[str, int], time
 
 
 def _checkpoints(group: Group) -> list[int]:
-    listed = docker("run", "--rm", "-v", f"{group.project}_runs:/runs", "--entrypoint", "ls", "tfmp:0.1.0",
+    listed = docker("run", "--rm", "-v", f"{group.project}_runs:/runs", "--entrypoint", "ls", f"tfmp:{__version__}",
                     "/runs/long/checkpoints")  # fmt: skip
     return sorted(int(step) for step in re.findall(r"step-(\d+)\.npz", listed))
 

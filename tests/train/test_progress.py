@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import numpy as np
 
 from tfmp.distribute.control import FitControl
-from tfmp.trainer.callbacks import Progress
+from tfmp.events import EpochEnd, WorkerEvent
+from tfmp.trainer.callbacks import ProgressReporter
 
 
 def test_the_running_loss_has_the_same_bits_wherever_an_execution_ends() -> None:
@@ -25,16 +25,14 @@ def test_the_running_loss_has_the_same_bits_wherever_an_execution_ends() -> None
 
 
 def test_a_first_epoch_that_is_one_execution_has_a_rate_too() -> None:
-    events: list[dict[str, Any]] = []
+    events: list[WorkerEvent] = []
     control = FitControl()
-    progress = Progress(
-        lambda event: events.append(dict(event)), control, [], epochs=1, steps_per_epoch=8, samples_per_epoch=2000
-    )
+    progress = ProgressReporter(events.append, control, [], epochs=1, steps_per_epoch=8, samples_per_epoch=2000)
     progress.on_epoch_begin(0)
     time.sleep(0.01)
     control.count(np.ones(8), np.full(8, 250.0))
     progress.on_train_batch_end(7, {"loss": 1.0})
     progress.on_epoch_end(0, {"loss": 1.0})
-    (epoch,) = [event for event in events if event["event"] == "epoch"]
-    assert epoch["step"] == 8
-    assert epoch["samples_per_second"] == 2000 / epoch["seconds"]
+    (epoch,) = [event for event in events if isinstance(event, EpochEnd)]
+    assert epoch.step == 8
+    assert epoch.samples_per_second == 2000 / epoch.seconds

@@ -15,6 +15,7 @@ from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, 
 from tfmp.checkpoint.format import Checkpoint, load_checkpoint
 from tfmp.distribute import FitControl, bridge
 from tfmp.distribute.feed import Feed, FeedPlan
+from tfmp.events import CheckpointSaved, WorkerEvent
 from tfmp.rundir.layout import RunFolder
 
 STEPS = -(-SAMPLES // BATCH)
@@ -75,9 +76,9 @@ class Fit:
         folder.mkdir(exist_ok=True)
         (folder / "config.yaml").touch()
         policy = CheckpointPolicy(RunFolder(folder), enabled=True, every_s=0, chief=True, facts={})
-        self.events: list[dict[str, Any]] = []
+        self.events: list[WorkerEvent] = []
         self.early = keras.callbacks.EarlyStopping("val_loss", patience=10)
-        saving = Checkpoints(policy, control, lambda event: self.events.append(dict(event)), steps_per_epoch=STEPS)
+        saving = Checkpoints(policy, control, self.events.append, steps_per_epoch=STEPS)
         callbacks = [self.early, StopAfter(control, stop_after), saving]
         self.seen: list[int] = []
         callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: self.seen.append(batch)))
@@ -101,7 +102,7 @@ class Fit:
         except StopAgreed:
             self.stopped = True
         saving.finish()
-        paths = [event["path"] for event in self.events if event["event"] == "checkpoint"]
+        paths = [event.path for event in self.events if isinstance(event, CheckpointSaved)]
         self.checkpoint = load_checkpoint(Path(paths[-1]))
 
     @property

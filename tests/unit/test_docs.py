@@ -10,13 +10,14 @@ import click
 import pytest
 
 from tests.conftest import ROOT
+from tfmp import __version__
 from tfmp.cli import reference as commands
 from tfmp.cli.app import COMMANDS, tfmp
 from tfmp.cli.options import KEY_FLAGS
 from tfmp.config import reference as configuration
 from tfmp.config import schema_keys
 
-_DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+_DOCUMENTS = [ROOT / "README.md", *sorted(ROOT.glob("[CS]*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -51,3 +52,14 @@ def test_every_key_is_documented() -> None:
 def test_links_in_documents_lead_to_files(document: Path) -> None:
     for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text()):
         assert (document.parent / target).exists(), target
+
+
+def test_files_that_name_the_version_name_this_one() -> None:
+    """It is set in tfmp/__init__.py; these cannot read it there."""
+    named = re.compile(r"tfmp:(\d+\.\d+\.\d+)|image\.version=\"([^\"]+)\"")
+    found = {}
+    for path in [*(ROOT / "docker").iterdir(), *(ROOT / "docs").rglob("*.md")]:
+        if versions := {first or second for first, second in named.findall(path.read_text())}:
+            found[path.name] = versions
+    assert {"Dockerfile", "compose.yaml", "deploy.md"} <= found.keys()
+    assert found == {name: {__version__} for name in found}

@@ -1,23 +1,29 @@
-"""A worker's place in its group while the group gathers, trains and leaves."""
+"""One worker among launchers: gathering, training and leaving together with the others."""
 
 from __future__ import annotations
 
 import re
 import selectors
 import time
-from typing import Any
+from signal import SIGABRT
+from typing import TYPE_CHECKING, Any
 
 from tfmp import procfs
 from tfmp.agent.failures.hang import HangReport, Stack, in_collective
-from tfmp.agent.failures.watchdog import Hang
-from tfmp.agent.run import Run
-from tfmp.errors import EXIT_OK, TfmpError
+from tfmp.agent.monitor import Monitor
+from tfmp.agent.reporter import TrainingReporter
+from tfmp.errors import TfmpError
+from tfmp.events import LeftOnRequest, WorkerEvent
+from tfmp.rendezvous.peer_status import Verdict
 from tfmp.rendezvous.protocol import Report
 from tfmp.rendezvous.session import Session
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import GroupControl
+from tfmp.workers.group import WorkerGroup
 from tfmp.workers.signals import SignalInbox
 from tfmp.workers.spec import GroupResult, signal_name
+
+if TYPE_CHECKING:
+    from tfmp.agent.failures.diagnosis import Diagnosis
 
 #: Between two looks at the connections while workers run: how late a lost peer can be noticed.
 TICK_S = 0.05
@@ -33,10 +39,10 @@ _VICTIM_ERRORS = frozenset(
     {"UnavailableError", "AbortedError", "CancelledError", "DeadlineExceededError", "InternalError", "UnknownError"}
 )
 _SHOWN_FRAMES = 4
-_SIGABRT = 6  # TensorFlow's coordination service gives up so
+_MESSAGE_CHARS = 300
 
 
-class Interrupted(Exception):
+class WaitInterrupted(Exception):
     """The user ended the wait; ``signum`` is the signal."""
 
     def __init__(self, signum: int) -> None:
@@ -48,7 +54,7 @@ def gather(session: Session, fork_server: ForkServer, inbox: SignalInbox) -> Non
     """Wait until all workers are here, agree and are ready, while the fork server imports TensorFlow.
 
     Raises:
-        Interrupted: A stop signal came.
+        WaitInterrupted: A stop signal came.
         TfmpError: The group does not start, or this host's fork server failed: the others are told.
     """
     told = False
@@ -58,7 +64,7 @@ def gather(session: Session, fork_server: ForkServer, inbox: SignalInbox) -> Non
         while not session.started:
             selector.select(_WAIT_S)
             for signum in inbox.read():
-                raise Interrupted(signum)
+                raise WaitInterrupted(signum)
             try:
                 while fork_server.receive() is not None:
                     pass
@@ -85,144 +91,141 @@ def leave_after_leader(session: Session, rank: int) -> None:
         time.sleep(_AFTER_LEADER_S)
 
 
-class GroupWatch:
-    """Carries news between the worker process of this host and the group.
+class ClusterAgent(TrainingReporter):
+    """Reports the worker of this host, to the user and to the other launchers.
 
     Args:
-        session: The group.
-        run: The worker.
-        rank: Its rank.
+        session: The connections to the other launchers.
+        inbox: This process's stop signals: they end the waits for the others.
+        rank: The worker's rank.
         name: What the group calls it.
         label: The same with its address.
+        training: See :class:`TrainingReporter`.
     """
 
-    def __init__(self, session: Session, run: Run, rank: int, name: str, label: str | None = None) -> None:
+    def __init__(self, session: Session, inbox: SignalInbox, rank: int, name: str, label: str, *training: Any) -> None:
+        super().__init__(*training)
         self._session = session
-        self._run = run
+        self._inbox = inbox
         self._rank = rank
         self._name = name
-        self._label = label or name
-        self._exception: dict[str, Any] | None = None
-        self._autopsy: HangReport | None = None
+        self._label = label
         self._left = self._was_asked = False  # in step with all others, because one was asked to
         self._next_look_s = 0.0
 
-    def on_event(self, rank: int, event: dict[str, Any]) -> None:
-        """Take an event of the worker process."""
-        if event.get("event") == "exception":
-            self._exception = event
-        elif event.get("event") == "stopped":
-            self._left, self._was_asked = True, event["asked"]
+    def on_event(self, rank: int, event: WorkerEvent) -> None:
+        """See :class:`tfmp.agent.controller.Reporter`."""
+        super().on_event(rank, event)
+        if isinstance(event, LeftOnRequest):
+            self._left, self._was_asked = True, event.asked
 
-    def on_tick(self, control: GroupControl) -> None:
+    def on_tick(self, group: WorkerGroup, monitor: Monitor) -> None:
         """Serve the connections; end the worker where the group has ended."""
+        super().on_tick(group, monitor)
         now_s = time.monotonic()
         if now_s >= self._next_look_s:
             self._next_look_s = now_s + _LOOK_EVERY_S
-            self._session.stopped(any(procfs.is_stopped(pid) for pid in control.pids.values()))
+            self._session.stopped(any(state in (procfs.STOPPED, procfs.TRACED) for state in group.states().values()))
         self._session.poll()
-        if self._session.hang_s is not None:
-            self._run.attempt.suspect(self._session.hang_s, control)
-        self._autopsy = self._run.attempt.hang_report
+        if self._session.hang_s is not None and monitor.hang is not None:
+            monitor.hang.suspect(self._session.hang_s, group, now_s)
         if self._session.verdict is not None:
-            control.stop(self._session.verdict.what)
+            group.stop(self._session.verdict.what)
 
-    def finish(self, result: GroupResult, inbox: SignalInbox) -> int:
-        """Tell the group how the worker ended, hear what the group says, leave with it; return the exit code."""
-        run, session = self._run, self._session
-        run.note_exits(result)
-        if result.stopped_by is not None:
-            return self._interrupted(result.stopped_by)
-        if self._left and result.signalled is not None:  # the worker has heard of it before its launcher
-            return self._interrupted(result.signalled)
-        session.poll()
-        if session.verdict is None:
-            if result.exit_code == EXIT_OK:
-                return self._leave(result, inbox)
-            own = self._own_error(result)
-            victim = self._looks_like_a_victim(result)
-            hang_s = self._hang.waited_s if self._hang is not None else None
-            session.failed(Report(own.what, own.where, own.hint, own.exit_code, victim, hang_s))
-            if (signum := self._wait(inbox, _JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None and self._left:
-                return self._interrupted(signum)
-        verdict = session.verdict
-        if verdict is None or verdict.culprit == self._rank:
-            return run.fail(result, self._own_error(result))
-        return run.fail(result, verdict.to_error(), own=False)
+    def succeeded(self, result: GroupResult) -> int:
+        """Wait for the leader's word that all have ended well: a peer that leaves earlier looks like a dead one."""
+        session = self._session
+        if (reason := self._end_reason()) is not None:
+            return self.fail(reason.to_error(), own=False)
+        digest = self.recorder.digests.get(self._rank)
+        if digest is None or (self._rank == 0 and not self.recorder.model_saved):
+            error = TfmpError(f"{self._name} ended without a result", hint="look at its log")
+            session.failed(Report(error.what, hint=error.hint))
+            return self.fail(error)
+        session.done(digest)
+        if (signum := self._wait()) is not None:
+            return self.interrupted(signum, result)
+        if session.may_leave:
+            code = super().succeeded(result)
+            leave_after_leader(session, self._rank)
+            return code
+        reason = self._end_reason()
+        assert reason is not None
+        return self.fail(reason.to_error(), own=False)
 
-    def _interrupted(self, signum: int) -> int:
+    def interrupted(self, signum: int, result: GroupResult | None) -> int:
+        """See :class:`tfmp.agent.controller.Reporter`."""
         what = f"{self._name} was interrupted by {signal_name(signum)}"
         self._session.failed(Report(what, exit_code=128 + signum))
-        return self._run.interrupted(signum)
+        return super().interrupted(signum, result)
 
-    def _leave(self, result: GroupResult, inbox: SignalInbox) -> int:
-        """Wait for the leader's word that all have ended well: a peer that leaves earlier looks like a dead one."""
-        digest = self._run.recorder.digests.get(self._rank)
-        if digest is None or (self._rank == 0 and not self._run.recorder.model_saved):
-            error = TfmpError(f"{self._name} ended without a result", hint="look at its log")
-            self._session.failed(Report(error.what, hint=error.hint))
-            return self._run.fail(result, error)
-        self._session.done(digest)
-        if (signum := self._wait(inbox)) is not None:
-            return self._interrupted(signum)
-        if self._session.may_leave:
-            code = self._run.succeed()
-            leave_after_leader(self._session, self._rank)
-            return code
-        assert self._session.verdict is not None
-        return self._run.fail(result, self._session.verdict.to_error(), own=False)
+    def failed(self, diagnosis: Diagnosis, why: str | None) -> int:
+        """Tell the group how the worker ended, hear who is to blame, say it."""
+        session, result = self._session, diagnosis.result
+        if self._left and result.signalled is not None:  # the worker has heard of it before its launcher
+            return self.interrupted(result.signalled, result)
+        error = self._own_error(diagnosis)
+        if self._end_reason() is None:
+            hang = waiting(diagnosis)
+            victim = self._looks_like_a_victim(diagnosis)
+            hang_s = hang.hang.waited_s if hang is not None else None
+            session.failed(Report(error.what, error.where, error.hint, error.exit_code, victim, hang_s))
+            if (signum := self._wait(_JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None and self._left:
+                return self.interrupted(signum, result)
+        reason = self._end_reason()
+        if reason is None or reason.culprit == self._rank:
+            return self.fail(error, diagnosis)
+        return self.fail(reason.to_error(), diagnosis, own=False)
 
-    def _wait(self, inbox: SignalInbox, timeout_s: float | None = None, *, until_verdict: bool = False) -> int | None:
+    def _end_reason(self) -> Verdict | None:
+        """Why the group has ended, as far as the leader has told."""
+        self._session.poll()
+        return self._session.verdict
+
+    def _wait(self, timeout_s: float | None = None, *, until_verdict: bool = False) -> int | None:
         """Serve the connections until the group has ended; return a stop signal that came instead."""
         session = self._session
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         while session.verdict is None and (until_verdict or not session.may_leave):
             session.poll(_WAIT_S)
-            for signum in inbox.read():
+            for signum in self._inbox.read():
                 return signum
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 return None
         return None
 
-    def _own_error(self, result: GroupResult) -> TfmpError:
-        error = self._run.describe(result)
-        if self._hang is not None:
-            what = describe_hang(self._name, self._named(error.what), self._stack)
-        elif self._exception is not None and not self._run.recorder.errors:
-            message = str(self._exception.get("message", "")).strip().split("\n")[0][:300]
-            what = f"{self._name} failed: {self._exception.get('type')}: {message}"
-        else:
-            what = self._named(error.what)
-        return TfmpError(
-            what, where=self._named(error.where or "") or self._label, hint=error.hint, exit_code=error.exit_code
-        )
-
-    @property
-    def _hang(self) -> Hang | None:
-        """That no step ended any more; ``None``: the worker did not hang, or was stopped."""
-        hang_report = self._autopsy
-        return None if hang_report is None or hang_report.hang.stopped else hang_report.hang
-
-    @property
-    def _stack(self) -> Stack:
-        """Where it was then."""
-        return () if self._autopsy is None else self._autopsy.stacks.get(self._rank, ())
+    def _own_error(self, diagnosis: Diagnosis) -> TfmpError:
+        error = diagnosis.to_error()
+        what = self._named(error.what)
+        if (report := waiting(diagnosis)) is not None:
+            what = describe_hang(self._name, what, report.stacks.get(self._rank, ()))
+        elif (exception := diagnosis.evidence[self._rank].exception) is not None and not self.recorder.errors:
+            message = exception.message.strip().split("\n")[0][:_MESSAGE_CHARS]
+            what = f"{self._name} failed: {exception.type}: {message}"
+        where = self._named(error.where or "") or self._label
+        return TfmpError(what, where=where, hint=error.hint, exit_code=error.exit_code)
 
     def _named(self, text: str) -> str:
         """A text about this worker as the group calls it: with a chief, rank 1 is worker 0."""
         return re.sub(rf"\bworker {self._rank}\b", self._name, text)
 
-    def _looks_like_a_victim(self, result: GroupResult) -> bool:
+    def _looks_like_a_victim(self, diagnosis: Diagnosis) -> bool:
         if self._left:
             return not self._was_asked
-        if self._run.recorder.errors:
+        if self.recorder.errors:
             return False
-        if self._hang is not None:
-            return in_collective(self._stack)
-        if self._exception is not None:
-            return self._exception.get("type") in _VICTIM_ERRORS
-        first = result.first_failure
-        return first is not None and first.signal == _SIGABRT
+        if (report := waiting(diagnosis)) is not None:
+            return in_collective(report.stacks.get(self._rank, ()))
+        if (exception := diagnosis.evidence[self._rank].exception) is not None:
+            return exception.type in _VICTIM_ERRORS
+        first = diagnosis.result.first_failure
+        return first is not None and first.signal == SIGABRT  # TensorFlow's coordination service gives up so
+
+
+def waiting(diagnosis: Diagnosis) -> HangReport | None:
+    """Where a worker is in which no step ends any more; ``None``: it did not hang, or was stopped."""
+    report = diagnosis.hang
+    return None if report is None or report.hang.stopped else report
 
 
 def describe_hang(name: str, what: str, stack: Stack) -> str:

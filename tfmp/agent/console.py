@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
+from tfmp.events import EpochEnd, Progress, WeightsDigest, WorkerEvent
 from tfmp.report.noise import complains_of_a_peer, is_noise
 
 _TRACEBACK = "Traceback (most recent call last)"
 #: Events of a worker that is well: what looked like its last words was not.
-_SIGNS_OF_LIFE = frozenset({"progress", "epoch", "weights"})
+_SIGNS_OF_LIFE = (Progress, EpochEnd, WeightsDigest)
 _MOST_HELD = 1000
 
 
@@ -62,8 +62,8 @@ class Console:
         else:
             self._show(rank, stream, text)
 
-    def on_event(self, rank: int, event: Mapping[str, Any]) -> None:
+    def on_event(self, rank: int, event: WorkerEvent) -> None:
         """Take an event of worker ``rank``."""
-        if event.get("event") in _SIGNS_OF_LIFE:
+        if isinstance(event, _SIGNS_OF_LIFE):
             for text in self._held.pop(rank, ()):
                 self._show(rank, "stderr", text)

@@ -1,162 +1,168 @@
-"""A run on this machine from its first attempt to its last: failed groups start again, where the cause allows it."""
+"""Start, monitor, decide, restart: the workers of this machine, from their first attempt to their last."""
 
 from __future__ import annotations
 
-import selectors
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from tfmp.agent import resume
-from tfmp.agent.failures.report import Findings, short
-from tfmp.agent.restart_policy import Failure, Restart, RestartPolicy, Restarts
-from tfmp.agent.run import Run
+from tfmp.agent.failures.diagnosis import Diagnosis
+from tfmp.agent.monitor import Failed, Interrupted, Monitor, Outcome, Succeeded, Watch
+from tfmp.agent.restart_policy import Restart, RestartPolicy, Restarts, Stop
 from tfmp.errors import EXIT_OK
-from tfmp.text import count, eprint, seconds
-from tfmp.workers.signals import SignalInbox
-
-if TYPE_CHECKING:
-    from tfmp.planning.plan import Plan
-    from tfmp.rundir.layout import RunFolder
-    from tfmp.workers.fork_client import ForkServer
-    from tfmp.workers.ports import HeldPorts
-    from tfmp.workers.spec import GroupResult
-
-Say = Callable[[str], None]
+from tfmp.events import WorkerEvent
+from tfmp.text import eprint
+from tfmp.workers.group import FromWorker, Line, ServerReady, Tick, WorkerGroup
+from tfmp.workers.spec import GroupResult, WorkerSpec, signal_name
 
 
 @dataclass(frozen=True)
-class Means:
-    """What an attempt needs anew.
+class Attempt:
+    """One start of all workers of this machine.
 
     Attributes:
-        hold_ports: Holds ports for the workers; gives ``None`` where they need none.
-        plan: The plan with these ports.
-        start_fork_server: Starts a fork server.
+        number: From 0, counted over the run.
+        specs: The workers.
+        watch: What to watch.
+        on_ready: Called once all workers are ready.
     """
 
-    hold_ports: Callable[[], AbstractContextManager[HeldPorts | None]]
-    plan: Callable[[HeldPorts | None], Plan]
-    start_fork_server: Callable[[], ForkServer]
+    number: int
+    specs: Sequence[WorkerSpec]
+    watch: Watch
+    on_ready: Callable[[], None]
 
 
-class Attempts:
-    """Runs a group, and runs it again.
+class Workload(Protocol):
+    """What the workers run."""
+
+    def attempt(self) -> AbstractContextManager[Attempt]:
+        """Provide what one attempt needs (ports, folders), and remove what it leaves."""
+
+    def rewind(self) -> int:
+        """Choose where the next attempt starts; return the steps of the run that are done there.
+
+        Raises:
+            TfmpError: The run cannot go on.
+        """
+
+
+class Reporter:
+    """Shows and records what happens; this one, little. The methods that end a run return the exit code."""
+
+    def started(self, attempt: Any) -> None:
+        """An :class:`Attempt` of the workload begins."""
+
+    def on_server_ready(self, event: ServerReady) -> None:
+        """The fork server has imported everything."""
+
+    def on_event(self, rank: int, event: WorkerEvent) -> None:
+        """A worker sent an event."""
+
+    def on_line(self, line: Line) -> None:
+        """A worker printed a line."""
+
+    def on_tick(self, group: WorkerGroup, monitor: Monitor) -> None:
+        """Time has passed."""
+
+    def ended(self, result: GroupResult | None) -> None:
+        """The attempt is over; ``None``: by an error of the launcher's own."""
+
+    def restarting(self, diagnosis: Diagnosis, restart: Restart, from_step: int) -> None:
+        """The workers are started again after this failure."""
+
+    def succeeded(self, result: GroupResult) -> int:
+        """All workers ended well."""
+        return EXIT_OK
+
+    def interrupted(self, signum: int, result: GroupResult | None) -> int:
+        """The user stopped the run; ``None``: between two attempts."""
+        eprint(f"interrupted by {signal_name(signum)}")
+        return 128 + signum
+
+    def failed(self, diagnosis: Diagnosis, why: str | None) -> int:
+        """The run failed; ``why`` says why it is not restarted, where someone may expect that."""
+        error = diagnosis.to_error()
+        eprint(error.render())
+        return error.exit_code
+
+
+class Controller:
+    """Runs a group of workers, and runs it again where the cause of its failure allows it.
 
     Args:
-        run: The run.
-        folder: Its folder.
-        means: For further attempts.
+        group: The workers.
+        workload: What they run.
         policy: When to give up.
-        inbox: This process's stop signals: they end the waits between attempts too.
-        tell: Says a line to the user.
+        reporter: Shows and records what happens.
+        clock: Monotonic seconds.
     """
 
     def __init__(
-        self, run: Run, folder: RunFolder, means: Means, policy: RestartPolicy, inbox: SignalInbox, tell: Say
+        self,
+        group: WorkerGroup,
+        workload: Workload,
+        policy: RestartPolicy,
+        reporter: Reporter,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._run = run
-        self._folder = folder
-        self._means = means
-        self._policy = policy
+        self._group = group
+        self._workload = workload
         self._restarts = Restarts(policy)
-        self._inbox = inbox
-        self._tell = tell
-        self._made = 1
+        self._reporter = reporter
+        self._clock = clock
 
-    def run(self, ports: HeldPorts | None, helper: ForkServer) -> int:
+    def run(self) -> int:
         """Run attempt after attempt, until one ends well, the user stops it, or the next would fail too.
-
-        Args:
-            ports: Of the first attempt.
-            helper: Its fork server; closed at the end, like its successors.
 
         Returns:
             The exit code.
         """
-        try:
-            workers = count(self._run.worker_count, "worker")
-            result = self._watch(helper, ports, f"starting: importing TensorFlow, then {workers}")
-            while True:
-                self._folder.remove_temporaries()
-                decision = self._decide(result)
-                if isinstance(decision, int):
-                    return decision
-                if (signum := wait_or_signal(decision.delay_s, self._inbox)) is not None:
-                    return self._run.interrupted(signum)
-                if result.fork_server_lost:
-                    helper.close()
-                    helper = self._means.start_fork_server()
-                with self._means.hold_ports() as ports:
-                    self._run.recorder.restarts += 1
-                    self._run.resume_from(resume.choose(self._folder, self._tell), self._means.plan(ports))
-                    result = self._watch(helper, ports, f"starting {workers} again")
-        finally:
-            helper.close()
-
-    def _watch(self, helper: ForkServer, ports: HeldPorts | None, announce: str) -> GroupResult:
-        # Every worker has its own port once it is ready.
-        release = ports.release if ports else None
-        return self._run.watch(helper, announce=announce, on_ready=release, inbox=self._inbox)
-
-    def _decide(self, result: GroupResult) -> Restart | int:
-        """How to go on after an attempt, or the exit code."""
-        run = self._run
-        if result.exit_code == EXIT_OK or result.stopped_by is not None:
-            return run.finish(result)
-        findings = run.findings(result)
-        if result.signalled is not None:
-            # A scheduler that ends a job signals all its processes: a worker may have left before this one was told.
-            if findings.verdict.cause == "preempted":
-                run.note_exits(result)
-                return run.interrupted(result.signalled)
-            return run.finish(result)
-        self._folder.require()  # what is to go on there
-        verdict = findings.verdict
-        failure = Failure(verdict.cause, verdict.step, verdict.signature, run.attempt.ran_s)
-        decision = self._restarts.after(failure)
-        if isinstance(decision, Restart):
-            run.note_exits(result)
-            self._announce(findings, decision)
-            return decision
-        code = run.finish(result)
-        if decision.why:
-            eprint(f"  {decision.why}")
-        return code
-
-    def _announce(self, findings: Findings, restart: Restart) -> None:
-        """Say why, from where, and what is lost."""
-        verdict = findings.verdict
-        point = resume.choose(self._folder, self._tell)
-        from_step = point.checkpoint.global_step if point else 0
-        lost = max(0, (verdict.step or from_step) - from_step)
-        self._made += 1
-        attempts = self._made + restart.allowed - restart.number
-        wait = f" in {seconds(restart.delay_s)}" if restart.delay_s else ""
-        eprint(
-            f"{short(findings)}\n"
-            f"restarting{wait}: attempt {self._made} of {attempts}, restart {restart.number} of {restart.allowed}, "
-            f"from step {from_step:,}, lost {count(lost, 'step')}"
-        )
-        facts = {"cause": verdict.cause, "what": short(findings), "culprits": list(verdict.culprits)}
-        memory_evidence = findings.memory_evidence.to_json() if findings.memory_evidence else None
-        hang = findings.hang_report.to_json() if findings.hang_report else None
-        self._run.recorder.note(
-            "restart", attempt=self._made, from_step=from_step, lost_steps=lost, **facts,
-            memory_evidence=memory_evidence, hang=hang,
-        )  # fmt: skip
-
-
-def wait_or_signal(delay_s: float, inbox: SignalInbox) -> int | None:
-    """Wait, unless a stop signal comes: then return it."""
-    deadline_s = time.monotonic() + delay_s
-    with selectors.DefaultSelector() as selector:
-        selector.register(inbox, selectors.EVENT_READ)
+        reporter = self._reporter
         while True:
-            for signum in inbox.read():
-                return signum
-            if (left_s := deadline_s - time.monotonic()) <= 0:
-                return None
-            selector.select(left_s)
+            match self._attempt():
+                case Succeeded(result):
+                    return reporter.succeeded(result)
+                case Interrupted(signum, result):
+                    return reporter.interrupted(signum, result)
+                case Failed(diagnosis):
+                    decision = self._decide(diagnosis)
+                    if isinstance(decision, Stop):
+                        return reporter.failed(diagnosis, decision.why)
+                    reporter.restarting(diagnosis, decision, self._workload.rewind())
+                    if (stop_signal := self._group.wait(decision.delay_s)) is not None:
+                        return reporter.interrupted(stop_signal, None)
+
+    def _attempt(self) -> Outcome:
+        reporter, group = self._reporter, self._group
+        with self._workload.attempt() as attempt:
+            reporter.started(attempt)
+            monitor = Monitor(attempt.watch, self._clock)
+            result: GroupResult | None = None
+            try:
+                with closing(group.run(attempt.specs)) as events:
+                    for event in events:
+                        match event:
+                            case FromWorker(rank, worker_event):
+                                monitor.on_event(rank, worker_event)
+                                reporter.on_event(rank, worker_event)
+                                if monitor.all_ready:
+                                    attempt.on_ready()
+                            case Line():
+                                reporter.on_line(event)
+                            case ServerReady():
+                                reporter.on_server_ready(event)
+                            case Tick():
+                                reporter.on_tick(group, monitor)
+                                monitor.on_tick(group)
+                result = group.result()
+                return monitor.outcome(result)
+            finally:
+                reporter.ended(result)
+
+    def _decide(self, diagnosis: Diagnosis) -> Restart | Stop:
+        if diagnosis.result.signalled is not None:  # the user wants it to end
+            return Stop(None)
+        return self._restarts.after(diagnosis)

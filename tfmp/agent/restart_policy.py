@@ -8,36 +8,11 @@ both up.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
-Cause = Literal["error", "crash", "hang", "signal", "preempted", "helper", "ports", "start"]
-"""Why a group failed.
+from tfmp.agent.failures.diagnosis import Diagnosis
 
-``error``: a worker reported one that a user can act on (a loss that is no number, a wrong file). ``crash``: it raised,
-exited, or crashed in native code. ``hang``: no step was finished for too long. ``signal``: it was killed or stopped
-from outside. ``preempted``: it was asked to leave, and left. ``helper``: the fork server died. ``ports``: a port was
-taken. ``start``: not all workers were ready in time.
-"""
-
-_OUTSIDE = frozenset({"signal", "preempted", "helper"})
+_OUTSIDE = frozenset({"signal", "preempted", "fork-server"})
 _PORT_RETRIES = 3
-
-
-@dataclass(frozen=True)
-class Failure:
-    """One failed attempt.
-
-    Args:
-        cause: See :data:`Cause`.
-        step: Last step that is known to be done, counted over the whole run; ``None`` before this attempt's first.
-        signature: What makes two failures the same: the traceback without what changes. ``""``: unknown.
-        ran_s: Seconds since the attempt's workers were started.
-    """
-
-    cause: Cause
-    step: int | None
-    signature: str = ""
-    ran_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +20,9 @@ class Restart:
     """Start the group again.
 
     Args:
-        delay_s: After so many seconds.
-        number: The how manieth of its kind this is.
-        allowed: How many of its kind there may be.
+        delay_s: Seconds to wait first.
+        number: Number of this restart among those of its kind, from 1.
+        allowed: Restarts of its kind that there may be.
     """
 
     delay_s: float
@@ -91,9 +66,9 @@ class Restarts:
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self._used: dict[str, int] = {}
-        self._last: Failure | None = None
+        self._last: Diagnosis | None = None
 
-    def after(self, failure: Failure) -> Restart | Stop:
+    def after(self, failure: Diagnosis) -> Restart | Stop:
         """Decide what follows a failed attempt."""
         policy, last = self._policy, self._last
         self._last = failure
@@ -127,5 +102,5 @@ class Restarts:
         return Restart(0.0, number, _PORT_RETRIES)
 
 
-def _same(one: Failure, other: Failure) -> bool:
-    return (one.cause, one.signature, one.step) == (other.cause, other.signature, other.step)
+def _same(failure: Diagnosis, last: Diagnosis) -> bool:
+    return (failure.cause, failure.signature, failure.step) == (last.cause, last.signature, last.step)

@@ -240,7 +240,7 @@ def _end(children: Sequence[Child], signum: int, patience_s: float, inbox: Signa
         time.sleep(0.02)
     for process in left:
         if process.poll() is None:
-            process.kill()  # its helper and workers end with it
+            process.kill()  # its fork server and workers end with it
             process.wait()
 
 

@@ -13,6 +13,7 @@ from tfmp.checkpoint.format import Checkpoint
 from tfmp.checkpoint.snapshot import Snapshots
 from tfmp.checkpoint.writer import CheckpointWriter, Send
 from tfmp.distribute.control import FitControl
+from tfmp.events import Saving, TrainingStopped
 from tfmp.rundir.layout import RunFolder
 
 #: What Keras's own callbacks remember from epoch to epoch, by class name.
@@ -113,7 +114,7 @@ class Checkpoints(keras.callbacks.Callback):
         """Tell the launcher that a callback has ended the training: it knows whether the other workers end it too."""
         if self.model.stop_training and not self._end_told:
             self._end_told = True
-            self._send({"event": "stops", "global_step": epoch * self._steps_per_epoch + step})
+            self._send(TrainingStopped(epoch * self._steps_per_epoch + step))
 
     def _save(self, epoch: int, step: int) -> None:
         loop, policy = self.loop, self._policy
@@ -126,8 +127,7 @@ class Checkpoints(keras.callbacks.Callback):
             return
         policy.folder.require()
         checkpoint = Checkpoint(epoch, step, self._steps_per_epoch, arrays, {**policy.facts, **loop.facts(step)})
-        told = {"epoch": epoch, "step": step, "global_step": checkpoint.global_step}
-        self._send({"event": "saving", **told})
+        self._send(Saving(epoch, step, checkpoint.global_step))
         self._writer.write(checkpoint, began)
 
     def finish(self) -> None:

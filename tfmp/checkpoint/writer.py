@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tfmp.checkpoint.format import Checkpoint, save_checkpoint
+from tfmp.events import CheckpointFailed, CheckpointSaved, WorkerEvent
 
-Send = Callable[[Mapping[str, Any]], None]
+Send = Callable[[WorkerEvent], None]
 
 
 class CheckpointWriter:
@@ -60,13 +60,12 @@ class CheckpointWriter:
             raise error
 
     def _run(self, checkpoint: Checkpoint, began_s: float) -> None:
-        told = {"epoch": checkpoint.epoch, "step": checkpoint.step, "global_step": checkpoint.global_step}
+        position = (checkpoint.epoch, checkpoint.step, checkpoint.global_step)
         try:
             path = save_checkpoint(self._folder, checkpoint)
         except OSError as error:
-            self._send({"event": "checkpoint_failed", **told, "reason": error.strerror or str(error)})
+            self._send(CheckpointFailed(*position, error.strerror or str(error)))
         except BaseException as error:
             self._error = error
         else:
-            seconds = time.perf_counter() - began_s
-            self._send({"event": "checkpoint", **told, "path": str(path), "seconds": seconds})
+            self._send(CheckpointSaved(*position, str(path), time.perf_counter() - began_s))

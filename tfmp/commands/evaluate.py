@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tfmp.agent.controller import Attempt, Controller, Reporter
+from tfmp.agent.monitor import Watch
+from tfmp.agent.restart_policy import RestartPolicy
+from tfmp.agent.workload import PRELOAD
 from tfmp.config import load_run_config
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK, TfmpError, UsageError
+from tfmp.events import EvaluationResult, WorkerEvent
 from tfmp.planning.environment import fork_server_environment, thread_env
 from tfmp.planning.host import Host
 from tfmp.report.noise import is_noise
 from tfmp.report.summary import print_rows
 from tfmp.rundir.layout import RunFolder
+from tfmp.text import noop, say
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import run_group
-from tfmp.workers.spec import WorkerSpec, signal_name
+from tfmp.workers.group import ForkServerGroup, Line
+from tfmp.workers.lifecycle import STOP_SIGNALS
+from tfmp.workers.signals import SignalInbox
+from tfmp.workers.spec import GroupResult, WorkerSpec, signal_name
+
+if TYPE_CHECKING:
+    from tfmp.agent.failures.diagnosis import Diagnosis
 
 
 def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
@@ -39,19 +53,6 @@ def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
     dataset = prepare(config.data)
     worker_env = thread_env(host.cores, 1, host.environ)
     env, _ = fork_server_environment(host.environ, worker_env, verbose=verbose)
-    found: dict[str, Any] = {}
-    errors: list[dict[str, Any]] = []
-
-    def on_event(_: int, event: dict[str, Any]) -> None:
-        if event.get("event") == "result":
-            found.update(event["values"])
-        elif event.get("event") == "error":
-            errors.append(event)
-
-    def on_line(_: int, __: str, text: str) -> None:
-        if verbose and not is_noise(text):
-            print(text, flush=True)
-
     spec = WorkerSpec(
         rank=0,
         env=worker_env,
@@ -60,29 +61,95 @@ def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
         target="tfmp.trainer.evaluate:main",
         payload={"run_dir": str(folder.path), "data_header": str(dataset.path)},
     )
-    with ForkServer.start(
-        ("tensorflow", "keras", "tfmp.trainer.preload"), private_network="off", env=env
-    ) as fork_server:
-        result = run_group(fork_server, [spec], on_event=on_event, on_line=on_line)
-    if result.stopped_by is not None:
-        raise TfmpError(f"interrupted by {signal_name(result.stopped_by)}", exit_code=result.exit_code)
-    if result.exit_code != EXIT_OK:
-        if errors:
-            raise TfmpError(errors[0]["what"], where=errors[0].get("where"), hint=errors[0].get("hint"))
-        first = result.first_failure
-        raise TfmpError(
-            f"the evaluation failed: {first.describe() if first else result.problem}",
-            where=str(spec.log_path),
-            hint="\n".join(result.tail(0)[-3:]) or None,
-            exit_code=result.exit_code,
-        )
-    samples = int(found.pop("samples"))
-    if as_json:
-        print(json.dumps({"run": str(run_dir), "samples": samples, **found}))
-    else:
-        rows = [("model", str(folder.model)), ("samples", f"{samples:,}")]
-        print_rows([*rows, *((name, _shown(value)) for name, value in found.items())])
-    return EXIT_OK
+    start_fork_server = partial(ForkServer.start, PRELOAD, private_network="off", env=env)
+    reporter = EvaluationReporter(folder, run_dir, spec.log_path, as_json=as_json, verbose=verbose)
+    with SignalInbox(STOP_SIGNALS) as inbox, ForkServerGroup(start_fork_server, inbox) as group:
+        return Controller(group, EvaluationWorkload(spec), RestartPolicy(max_restarts=0), reporter).run()
+
+
+class EvaluationWorkload:
+    """One worker that evaluates, once."""
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+
+    def rewind(self) -> int:
+        """Never asked: an evaluation is not restarted."""
+        return 0
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """See :class:`tfmp.agent.controller.Workload`."""
+        yield Attempt(0, [self._spec], Watch((0,)), noop)
+
+
+class EvaluationReporter(Reporter):
+    """Prints loss and metrics.
+
+    Args:
+        folder: The run folder.
+        run_dir: The same as the user typed it.
+        log: The worker's log.
+        as_json: Print JSON.
+        verbose: Print what the worker prints.
+    """
+
+    def __init__(self, folder: RunFolder, run_dir: Path, log: Path, *, as_json: bool, verbose: bool) -> None:
+        self._folder = folder
+        self._run_dir = run_dir
+        self._log = log
+        self._as_json = as_json
+        self._verbose = verbose
+        self._found: dict[str, Any] = {}
+
+    def on_event(self, rank: int, event: WorkerEvent) -> None:
+        """Keep the result."""
+        if isinstance(event, EvaluationResult):
+            self._found = dict(event.values)
+
+    def on_line(self, line: Line) -> None:
+        """Print it, if that is wanted."""
+        if self._verbose and not is_noise(line.text):
+            say(line.text)
+
+    def succeeded(self, result: GroupResult) -> int:
+        """Print the result."""
+        samples = int(self._found.pop("samples"))
+        if self._as_json:
+            print(json.dumps({"run": str(self._run_dir), "samples": samples, **self._found}))
+        else:
+            rows = [("model", str(self._folder.model)), ("samples", f"{samples:,}")]
+            print_rows([*rows, *((name, _shown(value)) for name, value in self._found.items())])
+        return EXIT_OK
+
+    def interrupted(self, signum: int, result: GroupResult | None) -> int:
+        """Say so.
+
+        Raises:
+            TfmpError: Always.
+        """
+        raise TfmpError(f"interrupted by {signal_name(signum)}", exit_code=128 + signum)
+
+    def failed(self, diagnosis: Diagnosis, why: str | None) -> int:
+        """Say what went wrong.
+
+        Raises:
+            TfmpError: Always.
+        """
+        raise _failure(diagnosis, self._log)
+
+
+def _failure(diagnosis: Diagnosis, log: Path) -> TfmpError:
+    culprit, result = diagnosis.culprit, diagnosis.result
+    if culprit is not None and culprit.error is not None:
+        return TfmpError(culprit.error.what, where=culprit.error.where, hint=culprit.error.hint)
+    how = culprit.exit.describe() if culprit is not None else result.problem
+    return TfmpError(
+        f"the evaluation failed: {how}",
+        where=str(log),
+        hint="\n".join(result.tail(0)[-3:]) or None,
+        exit_code=result.exit_code,
+    )
 
 
 def _shown(value: Any) -> str:

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import sys
-import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tfmp.agent.controller import wait_or_signal
-from tfmp.agent.failures.diagnosis import Evidence, judge
-from tfmp.agent.failures.hints import known_hint
-from tfmp.agent.failures.memory import MemoryWatch
-from tfmp.agent.failures.report import Findings, ended_silently, other_workers, short, signal_hint
-from tfmp.agent.restart_policy import Failure, RestartPolicy, Restarts, Stop
+from tfmp.agent.controller import Attempt, Controller, Reporter
+from tfmp.agent.monitor import Watch
+from tfmp.agent.restart_policy import Restart, RestartPolicy
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
-from tfmp.errors import EXIT_OK, TfmpError
+from tfmp.errors import TfmpError
 from tfmp.planning.environment import no_proxy_env, thread_env
 from tfmp.planning.host import GPU_VARIABLE, Host, oversubscribed, share_gpus
 from tfmp.report.output import lasting_output
 from tfmp.rundir.temporary import temporary_folder
-from tfmp.text import eprint, seconds
+from tfmp.text import eprint, noop, seconds
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import GroupControl, OnLine, run_group
-from tfmp.workers.lifecycle import STOP_SIGNALS
+from tfmp.workers.group import ForkServerGroup, Line
+from tfmp.workers.lifecycle import STOP_SIGNALS, StopPolicy
 from tfmp.workers.ports import hold_ports
 from tfmp.workers.signals import SignalInbox
-from tfmp.workers.spec import GroupResult, WorkerSpec, signal_name
+from tfmp.workers.spec import WorkerSpec
+
+if TYPE_CHECKING:
+    from tfmp.agent.failures.diagnosis import Diagnosis
 
 _HOST = "127.0.0.1"
 
@@ -68,46 +70,107 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
     gpus = share_gpus(host.gpus, options.workers, workers_option="-n", cpu_option=f'{GPU_VARIABLE}="" tfmp launch …')
     if crowded := oversubscribed(host.cores, options.workers):
         eprint(f"warning: {crowded}")
-    restarts = Restarts(RestartPolicy(options.max_restarts, ports_are_free=options.base_port is None))
     with ExitStack() as stack:
         stack.enter_context(lasting_output())
         logs = options.log_dir or stack.enter_context(temporary_folder())
         inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
-        fork_server = stack.enter_context(ForkServer.start((), private_network="off"))
-        attempt = 0
-        while True:
-            began_s = time.monotonic()
-            memory = MemoryWatch(time.monotonic)
+        group = stack.enter_context(
+            ForkServerGroup(
+                partial(ForkServer.start, (), private_network="off"),
+                inbox,
+                StopPolicy(grace_period_s=options.grace_period_s),
+            )
+        )
+        policy = RestartPolicy(options.max_restarts, ports_are_free=options.base_port is None)
+        workload = ProgramWorkload(command, options, host, gpus, logs)
+        return Controller(group, workload, policy, ProgramReporter(options)).run()
 
-            def on_tick(control: GroupControl, memory: MemoryWatch = memory) -> None:
-                memory.look(control.pids)
 
-            with hold_ports(options.workers + 1, options.base_port, _HOST) as held:
-                result = run_group(
-                    fork_server,
-                    _specs(command, options, host, gpus, held.ports, logs, attempt),
-                    on_line=None if options.quiet else _printer(options.log_workers),
-                    on_tick=on_tick,
-                    grace_period_s=options.grace_period_s,
-                    inbox=inbox,
-                )
-            if result.exit_code == EXIT_OK or result.stopped_by is not None:
-                return _ended(result)
-            findings = _judge(result, memory)
-            # Of a program nothing is known of its steps: each attempt counts as one that began to work.
-            verdict = findings.verdict
-            failure = Failure(verdict.cause, 0, verdict.signature, time.monotonic() - began_s)
-            decision = restarts.after(failure)
-            code = _report(findings, logs if options.log_dir else None)
-            if isinstance(decision, Stop) or result.signalled is not None or result.fork_server_lost:
-                if isinstance(decision, Stop) and decision.why:
-                    eprint(f"  {decision.why}")
-                return code
-            attempt += 1
-            eprint(f"restarting in {seconds(decision.delay_s)}: restart {decision.number} of {decision.allowed}")
-            if (signum := wait_or_signal(decision.delay_s, inbox)) is not None:
-                eprint(f"interrupted by {signal_name(signum)}")
-                return 128 + signum
+class ProgramWorkload:
+    """Copies of a program.
+
+    Args:
+        command: The program and its arguments.
+        options: The command line's.
+        host: This machine.
+        gpus: Each copy's GPUs, by rank.
+        logs: Folder of the copies' logs.
+    """
+
+    def __init__(
+        self,
+        command: tuple[str, ...],
+        options: LaunchOptions,
+        host: Host,
+        gpus: tuple[tuple[str, ...], ...],
+        logs: Path,
+    ) -> None:
+        self._command = command
+        self._options = options
+        self._host = host
+        self._gpus = gpus
+        self._logs = logs
+        self._number = -1
+
+    def rewind(self) -> int:
+        """Nothing is known of a program's steps."""
+        return 0
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """See :class:`tfmp.agent.controller.Workload`."""
+        self._number += 1
+        options = self._options
+        with hold_ports(options.workers + 1, options.base_port, _HOST) as ports:
+            specs = _specs(self._command, options, self._host, self._gpus, ports.ports, self._logs, self._number)
+            yield Attempt(self._number, specs, Watch(tuple(range(options.workers))), noop)
+
+
+class ProgramReporter(Reporter):
+    """Shows what the copies of a program print, and how they end.
+
+    Args:
+        options: The command line's.
+    """
+
+    def __init__(self, options: LaunchOptions) -> None:
+        self._options = options
+
+    def on_line(self, line: Line) -> None:
+        """Print a line of the workers that are to be shown."""
+        options = self._options
+        if not options.quiet and (options.log_workers is None or line.rank in options.log_workers):
+            stream = sys.stderr if line.stream == "stderr" else sys.stdout
+            print(f"[worker {line.rank}] {line.text}", file=stream, flush=True)
+
+    def restarting(self, diagnosis: Diagnosis, restart: Restart, from_step: int) -> None:
+        """Say who failed and when all start again."""
+        self._explain(diagnosis)
+        eprint(f"restarting in {seconds(restart.delay_s)}: restart {restart.number} of {restart.allowed}")
+
+    def failed(self, diagnosis: Diagnosis, why: str | None) -> int:
+        """Say who failed and why all is over."""
+        self._explain(diagnosis)
+        if why:
+            eprint(f"  {why}")
+        culprit = diagnosis.culprit
+        return culprit.exit.shell_code if culprit else diagnosis.result.exit_code
+
+    def _explain(self, diagnosis: Diagnosis) -> None:
+        culprit = diagnosis.culprit
+        if culprit is None:
+            eprint(f"error: {diagnosis.short()}")
+            return
+        logs = self._options.log_dir
+        what = f"worker {culprit.rank} failed first: {culprit.exit.describe()}"
+        eprint(TfmpError(what, where=str(logs) if logs else None, hint=diagnosis.hint).render())
+        for line in diagnosis.details:
+            eprint(f"  {line}")
+        if culprit.tail:
+            eprint(f"  last lines of worker {culprit.rank}:")
+            eprint("\n".join(f"  | {line}" for line in culprit.tail))
+        if diagnosis.taken_along:
+            eprint(diagnosis.taken_along)
 
 
 def _specs(
@@ -143,50 +206,3 @@ def _specs(
         log_path = logs / f"attempt-{attempt}" / f"worker-{rank}.log"
         specs.append(WorkerSpec(rank=rank, env=env, argv=command, log_path=log_path, cpus=pins[rank]))
     return specs
-
-
-def _printer(ranks: frozenset[int] | None) -> OnLine:
-    """A function that prints the lines of these workers; ``None``: of all."""
-
-    def on_line(rank: int, stream: str, text: str) -> None:
-        if ranks is None or rank in ranks:
-            print(f"[worker {rank}] {text}", file=sys.stderr if stream == "stderr" else sys.stdout, flush=True)
-
-    return on_line
-
-
-def _judge(result: GroupResult, memory: MemoryWatch) -> Findings:
-    verdict = judge([Evidence(one, tail=result.tail(one.rank), step=0) for one in result.exits], result)
-    culprit = verdict.culprit
-    memory_evidence = memory.memory_evidence(culprit.rank) if culprit and ended_silently(culprit) else None
-    return Findings(result, verdict, memory_evidence)
-
-
-def _ended(result: GroupResult) -> int:
-    if result.stopped_by is not None:
-        eprint(f"interrupted by {signal_name(result.stopped_by)}")
-    return result.exit_code
-
-
-def _report(findings: Findings, logs: Path | None) -> int:
-    """Say on standard error how a group that did not end well ended; return the exit code."""
-    culprit = findings.verdict.culprit
-    if culprit is None:
-        eprint(f"error: {short(findings)}")
-        return findings.result.exit_code
-    first = culprit.exit
-    eprint(
-        TfmpError(
-            f"worker {first.rank} failed first: {first.describe()}",
-            where=str(logs) if logs else None,
-            hint=signal_hint(first.signal) or known_hint(culprit.tail),
-        ).render()
-    )
-    for line in findings.details:
-        eprint(f"  {line}")
-    if culprit.tail:
-        eprint(f"  last lines of worker {first.rank}:")
-        eprint("\n".join(f"  | {line}" for line in culprit.tail))
-    if others := other_workers(findings.result, findings.verdict):
-        eprint(others)
-    return first.shell_code

@@ -7,9 +7,10 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tfmp.agent.controller import Attempts, Means
+from tfmp.agent.controller import Controller
 from tfmp.agent.failures.injection import parse_fault
 from tfmp.agent.options import TrainOptions
+from tfmp.agent.reporter import TrainingReporter
 from tfmp.agent.restart_policy import RestartPolicy
 from tfmp.agent.resume import (
     check_same_run,
@@ -20,7 +21,7 @@ from tfmp.agent.resume import (
     same_collective,
     update_saved_config,
 )
-from tfmp.agent.run import PRELOAD, Run
+from tfmp.agent.workload import PRELOAD, TrainingWorkload, training_stop_policy
 from tfmp.commands.output import headline, print_plan
 from tfmp.commands.user_code import check_user_code
 from tfmp.data.cache import prepare
@@ -32,6 +33,7 @@ from tfmp.report.output import lasting_output
 from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
 from tfmp.text import noop, say
 from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.group import ForkServerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.ports import HeldPorts, hold_ports
 from tfmp.workers.signals import SignalInbox
@@ -87,21 +89,37 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         env, notices = fork_server_environment(host.environ, plan.workers[0].env, verbose=options.verbosity > 0)
         start_fork_server = partial(ForkServer.start, PRELOAD, private_network=_private_network(config), env=env)
         inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
-        helper = stack.enter_context(start_fork_server())
+        group = stack.enter_context(
+            ForkServerGroup(
+                start_fork_server,
+                inbox,
+                training_stop_policy(config),
+                import_timeout_s=config.cluster.start_timeout_s,
+            )
+        )
         for line in (*plan.warnings, *notices):
             tell(f"warning: {line}")
         tell(headline(plan))
         tell(f"run folder: {folder.path}")
-        run = Run(config, plan_with(ports), folder, dataset, options)
         if earlier is not None:
             tell(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
             if point and point.checkpoint.facts["stopped"]:
                 tell("note: a callback had ended the training there: no more epochs are trained")
             folder.remove_temporaries()
-            run.resume_from(point)
+        workload = TrainingWorkload(
+            config,
+            plan_with,
+            folder,
+            dataset,
+            hold_ports=held,
+            ports=ports,
+            faults=[parse_fault(text, len(plan.workers)) for text in options.drills],
+            point=point,
+            tell=tell,
+        )
         policy = RestartPolicy(config.run.max_restarts, ports_are_free=config.cluster.base_port is None)
-        means = Means(held, plan_with, start_fork_server)
-        return Attempts(run, folder, means, policy, inbox, tell).run(ports, helper)
+        reporter = TrainingReporter(config, plan, folder, options)
+        return Controller(group, workload, policy, reporter).run()
 
 
 def dry_run(resolved: Resolved, options: TrainOptions) -> int:

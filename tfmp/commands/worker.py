@@ -12,11 +12,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfmp.agent.cluster_agent import TICK_S, GroupWatch, Interrupted, gather, leave_after_leader
+from tfmp.agent.cluster_agent import TICK_S, ClusterAgent, WaitInterrupted, gather, leave_after_leader
 from tfmp.agent.cluster_resume import GoingOn, find_earlier, finished_message, point_from_leader
+from tfmp.agent.controller import Controller
+from tfmp.agent.failures.injection import parse_fault
 from tfmp.agent.options import TrainOptions
 from tfmp.agent.placement import (
     Placement,
@@ -28,9 +31,10 @@ from tfmp.agent.placement import (
     own_dir,
     share_host,
 )
+from tfmp.agent.restart_policy import RestartPolicy
 from tfmp.agent.resume import nothing_left, update_saved_config
-from tfmp.agent.run import PRELOAD, Run
 from tfmp.agent.shm_setup import compose_shm_setup, settle_collective, shared_shm_setup, shm_domain
+from tfmp.agent.workload import PRELOAD, TrainingWorkload, training_stop_policy
 from tfmp.cluster.discovery.choose import Asked, Source, discover
 from tfmp.cluster.discovery.found import Discovered
 from tfmp.cluster.spec import ClusterSpec
@@ -51,6 +55,7 @@ from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
 from tfmp.rundir.layout import RunFolder
 from tfmp.text import eprint, noop, say
 from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.group import ForkServerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.signals import SignalInbox
 from tfmp.workers.spec import signal_name
@@ -130,14 +135,18 @@ def _meet_and_train(
         loopback=("::1" if ":" in place.own.host else "127.0.0.1") if place.own.is_loopback else None,
         compose=_compose(config, prepared, identity),
     )
+    start_fork_server = partial(ForkServer.start, PRELOAD, private_network="off", env=env)
+    timeout_s = config.cluster.start_timeout_s
     with (
         session,
         SignalInbox(STOP_SIGNALS) as inbox,
-        ForkServer.start(PRELOAD, private_network="off", env=env) as fork_server,
+        ForkServerGroup(
+            start_fork_server, inbox, training_stop_policy(config), import_timeout_s=timeout_s, tick_s=TICK_S
+        ) as group,
     ):
         try:
-            gather(session, fork_server, inbox)
-        except Interrupted as stop:
+            gather(session, group.fork_server, inbox)
+        except WaitInterrupted as stop:
             eprint(f"interrupted by {signal_name(stop.signum)} while waiting for the other workers")
             return 128 + stop.signum
         try:
@@ -145,7 +154,7 @@ def _meet_and_train(
                 tell(nothing_left(resolved.config.run.dir or "the run", epochs))
                 leave_after_leader(session, place.rank)
                 return EXIT_OK
-            return _train(resolved, options, prepared, session, fork_server, inbox)
+            return _train(resolved, options, prepared, session, group, inbox)
         except TfmpError as error:
             what = f"{place.names[place.rank]} could not start: {error.what}"
             session.failed(Report(what, error.where, error.hint, error.exit_code))
@@ -298,7 +307,7 @@ def _train(
     options: WorkerOptions,
     prepared: _Prepared,
     session: Session,
-    fork_server: ForkServer,
+    group: ForkServerGroup,
     inbox: SignalInbox,
 ) -> int:
     """All are here: make the run folder, run the worker, leave with the others."""
@@ -315,20 +324,27 @@ def _train(
     folder = _claim(resolved, options, cluster, place.rank, earlier)
     if options.common.verbosity >= 0:
         say(f"run folder: {folder.path}")
-    run = Run(config, plan, folder, prepared.dataset, options.common)
     if earlier is not None or point is not None:
         if options.common.verbosity >= 0:
             say(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
         folder.remove_temporaries()
-        run.resume_from(point)
-    watch = GroupWatch(session, run, place.rank, place.names[place.rank], place.roster.label(place.rank))
-    announce = f"starting: all {cluster.size} workers are here and agree"
+    rank = place.rank
+    agent = ClusterAgent(
+        session, inbox, rank, place.names[rank], place.roster.label(rank), config, plan, folder, options.common
+    )
     lock = nullcontext() if earlier is not None else locked(folder)
-    with lock, shared_shm_setup(plan, place.rank, told) as run.shm_setup:
-        result = run.watch(
-            fork_server, announce=announce, on_event=watch.on_event, on_tick=watch.on_tick, tick_s=TICK_S
+    with lock, shared_shm_setup(plan, rank, told) as shm_setup:
+        workload = TrainingWorkload(
+            config,
+            lambda _: plan,
+            folder,
+            prepared.dataset,
+            faults=[parse_fault(text, len(plan.workers)) for text in options.common.drills],
+            point=point,
+            shm_setup=shm_setup,
+            tell=noop,
         )
-        return watch.finish(result, inbox)
+        return Controller(group, workload, RestartPolicy(max_restarts=0), agent).run()
 
 
 def _claim(

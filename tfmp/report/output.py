@@ -1,4 +1,4 @@
-"""Output that may end before the run does: a reader that goes away (``tfmp train | head``) does not end a training."""
+"""What the launcher prints: a reader that goes away (``tfmp train | head``) does not end a training."""
 
 from __future__ import annotations
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
+from tfmp.events import EpochEnd, Progress, Ready, Validating, WorkerEvent
 from tfmp.report.display import PlainDisplay, make_display
 from tfmp.text import count, metrics_text, rate, seconds, without_colours
 
@@ -53,22 +53,20 @@ class View:
             if self._first_progress is None:
                 self._display.update(title=text.split(":")[0])
 
-    def on_event(self, rank: int, event: Mapping[str, Any]) -> None:
+    def on_event(self, rank: int, event: WorkerEvent) -> None:
         """Show an event of worker ``rank``."""
-        kind = event.get("event")
-        if kind == "ready":
-            self._ready.add(rank)
-            if len(self._ready) == self._workers:
-                self.say(f"{count(self._workers, 'worker')} ready in {seconds(self._clock() - self._began_s)}")
-        elif rank != 0:
-            return
-        elif kind == "progress":
-            self._show_progress(event)
-        elif kind == "epoch":
-            self._last_progress_s = self._clock()
-            self.say(f"{self._epoch_of(event)}  {self._figures(event)}  {seconds(event['seconds'])}")
-        elif kind == "validating":
-            self._display.update(facts="validating")
+        match event:
+            case Ready():
+                self._ready.add(rank)
+                if len(self._ready) == self._workers:
+                    self.say(f"{count(self._workers, 'worker')} ready in {seconds(self._clock() - self._began_s)}")
+            case Progress() if rank == 0:
+                self._show_progress(event)
+            case EpochEnd() if rank == 0:
+                self._last_progress_s = self._clock()
+                self.say(f"{self._epoch_of(event)}  {self._figures(event)}  {seconds(event.seconds)}")
+            case Validating() if rank == 0:
+                self._display.update(facts="validating")
 
     def on_line(self, rank: int, stream: str, text: str) -> None:
         """Show a line that worker ``rank`` printed; tfmp's own lines are for the log file."""
@@ -82,9 +80,9 @@ class View:
         """End the display; later lines are printed plainly."""
         self._display.close()
 
-    def _show_progress(self, event: Mapping[str, Any]) -> None:
-        now_s, step = self._clock(), int(event["step"])
-        done = (int(event["epoch"]) - 1) * self._steps_per_epoch + step
+    def _show_progress(self, event: Progress) -> None:
+        now_s, step = self._clock(), event.step
+        done = (event.epoch - 1) * self._steps_per_epoch + step
         total = self._epochs * self._steps_per_epoch
         first_s, first_done = self._first_progress = self._first_progress or (now_s, done)
         facts = [f"{step:,}/{self._steps_per_epoch:,}", self._figures(event)]
@@ -96,11 +94,11 @@ class View:
             self._last_progress_s = now_s
             self.say(f"{self._epoch_of(event)}  step {step:,}/{self._steps_per_epoch:,}  {self._figures(event)}")
 
-    def _epoch_of(self, event: Mapping[str, Any]) -> str:
-        return f"epoch {event['epoch']}/{self._epochs}"
+    def _epoch_of(self, event: Progress | EpochEnd) -> str:
+        return f"epoch {event.epoch}/{self._epochs}"
 
-    def _figures(self, event: Mapping[str, Any]) -> str:
-        return f"{metrics_text(event)}  {rate(event.get('samples_per_second'))}".strip()
+    def _figures(self, event: Progress | EpochEnd) -> str:
+        return f"{metrics_text(event.metrics)}  {rate(event.samples_per_second)}".strip()
 
 
 def make_view(*, live: bool, epochs: int, steps_per_epoch: int, workers: int, verbosity: int = 0) -> View:

@@ -11,10 +11,25 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from tfmp.events import (
+    CheckpointSaved,
+    EpochEnd,
+    FirstStep,
+    LeftOnRequest,
+    ModelSaved,
+    Progress,
+    Ready,
+    Saving,
+    UserError,
+    Validating,
+    WeightsDigest,
+    WorkerEvent,
+    encode,
+)
 from tfmp.rundir.layout import RunFolder, append_json_line, finite, write_text
 
 #: Events that are only displayed.
-_NOT_RECORDED = frozenset({"progress", "validating", "saving"})
+_NOT_RECORDED = (Progress, Validating, Saving)
 _METRIC_ORDER = ("epoch", "loss", "accuracy", "val_loss", "val_accuracy")
 
 
@@ -33,7 +48,7 @@ class Recorder:
         self._started_s = started_s
         self.epochs: list[dict[str, Any]] = []
         self.digests: dict[int, str] = {}
-        self.errors: dict[int, dict[str, Any]] = {}
+        self.errors: dict[int, UserError] = {}
         self.ready: dict[int, int] = {}
         self.leaving: set[int] = set()
         self.seconds_to_first_step: float | None = None
@@ -61,30 +76,32 @@ class Recorder:
                 write_text(self._folder.metrics, "".join(json.dumps(finite(epoch)) + "\n" for epoch in self.epochs))
                 self._metrics_behind = False
 
-    def on_event(self, rank: int, event: Mapping[str, Any]) -> None:
+    def on_event(self, rank: int, event: WorkerEvent) -> None:
         """Record an event of worker ``rank``."""
-        kind = event.get("event")
-        if kind not in _NOT_RECORDED and (kind != "epoch" or rank == 0):
-            self.note(kind, rank=rank, **{key: value for key, value in event.items() if key != "event"})
-        if kind == "ready":
-            self.ready[rank] = int(event.get("replicas", 0))
-        elif kind == "first_step" and rank == 0 and self.seconds_to_first_step is None:
-            self.seconds_to_first_step = self._clock() - self._started_s
-        elif kind == "epoch" and rank == 0:
-            line = _ordered({key: value for key, value in event.items() if key != "event"})
-            self.epochs.append(line)
-            self._add_epoch(line)
-        elif kind == "weights":
-            self.digests[rank] = str(event["sha256"])
-            self.leaving.add(rank)
-        elif kind == "stopped":
-            self.leaving.add(rank)
-        elif kind == "error":
-            self.errors[rank] = dict(event)
-        elif kind == "saved":
-            self.model_saved = True
-        elif kind == "checkpoint":
-            self.saved_step = int(event["global_step"])
+        values = encode(event)
+        kind = values.pop("event")
+        if not isinstance(event, _NOT_RECORDED) and (rank == 0 or not isinstance(event, EpochEnd)):
+            self.note(kind, rank=rank, **values)
+        match event:
+            case Ready(replicas):
+                self.ready[rank] = replicas
+            case FirstStep() if rank == 0 and self.seconds_to_first_step is None:
+                self.seconds_to_first_step = self._clock() - self._started_s
+            case EpochEnd() if rank == 0:
+                line = _ordered(values)
+                self.epochs.append(line)
+                self._add_epoch(line)
+            case WeightsDigest(sha256):
+                self.digests[rank] = sha256
+                self.leaving.add(rank)
+            case LeftOnRequest():
+                self.leaving.add(rank)
+            case UserError():
+                self.errors[rank] = event
+            case ModelSaved():
+                self.model_saved = True
+            case CheckpointSaved(global_step=step):
+                self.saved_step = step
 
     def note(self, kind: Any, **values: Any) -> None:
         """Append a line to ``events.jsonl``: time in seconds since 1970, kind and values.

@@ -14,15 +14,16 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute.control import FitControl
+from tfmp.events import EpochEnd, FirstStep, Progress, Validating, WorkerEvent, encode
 from tfmp.rundir.layout import RunFolder
 
-Send = Callable[[Mapping[str, Any]], None]
+Send = Callable[[WorkerEvent], None]
 
 #: Progress is told at most so often; it has no influence on the training.
 _PROGRESS_EVERY_S = 0.1
 
 
-class Progress(keras.callbacks.Callback):
+class ProgressReporter(keras.callbacks.Callback):
     """Sends ``progress`` and ``epoch`` events and prints a line an epoch into the worker's log.
 
     The epochs' results also go to ``history``, which a checkpoint keeps.
@@ -71,29 +72,21 @@ class Progress(keras.callbacks.Callback):
         if not self._first_execution_done:
             self._first_execution_done = True
             self._warm_from = (now, step)
-            self._send({"event": "first_step", "epoch": self._epoch, "step": step})
+            self._send(FirstStep(self._epoch, step))
         if now - self._last_sent >= _PROGRESS_EVERY_S or step == self._steps:
             self._last_sent = now
-            self._send(
-                {
-                    "event": "progress",
-                    "epoch": self._epoch,
-                    "step": step,
-                    "samples_per_second": self._rate(now, step),
-                    **_numbers(logs),
-                }
-            )
+            self._send(Progress(self._epoch, step, self._rate(now, step), _numbers(logs)))
 
     def on_test_begin(self, logs: Any = None) -> None:
         """Tell that validation runs."""
-        self._send({"event": "validating", "epoch": self._epoch})
+        self._send(Validating(self._epoch))
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Show now and then that validation goes on."""
         now = time.perf_counter()
         if now - self._last_sent >= _PROGRESS_EVERY_S:
             self._last_sent = now
-            self._send({"event": "validating", "epoch": self._epoch})
+            self._send(Validating(self._epoch))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Send the epoch's results and print them into the log."""
@@ -104,16 +97,18 @@ class Progress(keras.callbacks.Callback):
         numbers = _numbers(logs)
         text = " ".join(f"{name} {value:.6f}" for name, value in numbers.items())
         print(f"tfmp: epoch {self._epoch}/{self._epochs} {text}", flush=True)
-        result = {
-            "epoch": self._epoch,
-            **numbers,
-            "seconds": self._trained_s,
-            "samples_per_second": rate,
-            "step": (self._epoch - 1) * self._steps + self._step,
-        }
-        self._history.append(result)
+        result = EpochEnd(
+            self._epoch,
+            numbers,
+            seconds=self._trained_s,
+            samples_per_second=rate,
+            step=(self._epoch - 1) * self._steps + self._step,
+        )
+        values = encode(result)
+        del values["event"]
+        self._history.append(values)
         self._trained_s = self._before_s = 0.0
-        self._send({"event": "epoch", **result})
+        self._send(result)
 
     def state_dict(self) -> dict[str, Any]:
         """Seconds of training that the running epoch has taken."""

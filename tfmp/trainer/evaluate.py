@@ -11,10 +11,11 @@ import numpy as np
 from tfmp.config import load_run_config
 from tfmp.data.cache import open_cached
 from tfmp.errors import TfmpError
+from tfmp.events import EvaluationResult, Ready, UserError
 from tfmp.rundir.layout import RunFolder
 
 if TYPE_CHECKING:
-    from tfmp.workers.events import EventChannel
+    from tfmp.events import EventChannel
 
 
 def main(payload: dict[str, Any], channel: EventChannel) -> None:
@@ -24,13 +25,13 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
         SystemExit: With exit code 1 after an error the user can act on was reported.
     """
     try:
-        channel.send({"event": "ready"})
+        channel.send(Ready())
         result = evaluate(RunFolder(Path(payload["run_dir"])), payload["data_header"])
     except TfmpError as error:
-        channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
+        channel.send(UserError(error.what, error.where, error.hint))
         print(error.render(), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
-    channel.send({"event": "result", "values": result})
+    channel.send(EvaluationResult(result))
 
 
 def evaluate(folder: RunFolder, data_header: str) -> dict[str, float]:

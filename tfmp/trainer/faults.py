@@ -14,8 +14,9 @@ import keras
 import numpy as np
 
 from tfmp.distribute.control import FitControl
+from tfmp.events import CheckpointFailed, CheckpointSaved, Saving, WorkerEvent
 
-Send = Callable[[Mapping[str, Any]], None]
+Send = Callable[[WorkerEvent], None]
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 _MOUTHFUL_BYTES = 32 * 1024 * 1024
@@ -60,11 +61,11 @@ class FaultInjector(keras.callbacks.Callback):
     def watching(self, send: Send) -> Send:
         """A ``send`` that strikes while a checkpoint is saved."""
 
-        def send_and_strike(event: Mapping[str, Any]) -> None:
+        def send_and_strike(event: WorkerEvent) -> None:
             send(event)
-            if event.get("event") == "saving":
+            if isinstance(event, Saving):
                 self.strike("saving")
-            elif self._size_limit is not None and event.get("event") in ("checkpoint", "checkpoint_failed"):
+            elif self._size_limit is not None and isinstance(event, (CheckpointSaved, CheckpointFailed)):
                 resource.setrlimit(resource.RLIMIT_FSIZE, self._size_limit)
                 self._size_limit = None
 

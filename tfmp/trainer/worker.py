@@ -21,6 +21,7 @@ from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
 from tfmp.distribute.control import FitControl
 from tfmp.errors import EXIT_TERMINATED, TfmpError
+from tfmp.events import FailedAfter, LeftOnRequest, ModelSaved, Ready, UserError, WeightsDigest
 from tfmp.planning.host import available_cores
 from tfmp.planning.task import ShmJoin, WorkerTask
 from tfmp.rundir.layout import RunFolder
@@ -28,7 +29,7 @@ from tfmp.rundir.layout import RunFolder
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
     from tfmp.distribute.reducers import Reducer
-    from tfmp.workers.events import EventChannel
+    from tfmp.events import EventChannel
 
 _LAUNCHERS_FIRST_S = 10.0
 
@@ -45,12 +46,12 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
     try:
         train(WorkerTask.from_json(payload), channel, control)
     except TfmpError as error:
-        channel.send({"event": "error", "what": error.what, "where": error.where, "hint": error.hint})
+        channel.send(UserError(error.what, error.where, error.hint))
         print(error.render(), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
     except Exception:
         # Progress is told now and then only; that two attempts failed at the same step must be known exactly.
-        channel.send({"event": "failed_after", "step": control.steps})
+        channel.send(FailedAfter(control.steps))
         raise
 
 
@@ -63,7 +64,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
     from tfmp.distribute import StrategySpec, bridge, build_strategy
     from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
-    from tfmp.trainer.callbacks import Progress, TensorBoardFiles
+    from tfmp.trainer.callbacks import ProgressReporter, TensorBoardFiles
     from tfmp.trainer.faults import FaultInjector, Send
     from tfmp.trainer.model import build_callbacks, build_model, set_precision
 
@@ -90,7 +91,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
     signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
     print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
-    channel.send({"event": "ready", "replicas": strategy.num_replicas_in_sync})
+    channel.send(Ready(strategy.num_replicas_in_sync))
 
     set_precision(config.training.precision)
     keras.utils.set_random_seed(config.training.seed)
@@ -117,7 +118,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     if chief and config.run.tensorboard:
         callbacks.append(TensorBoardFiles(folder))
     callbacks.append(
-        Progress(
+        ProgressReporter(
             channel.send,
             control,
             history,
@@ -164,7 +165,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             validation_freq=config.training.validation_every or [epochs],
         )
     except StopAgreed:
-        channel.send({"event": "stopped", "asked": control.stop_wanted})
+        channel.send(LeftOnRequest(control.stop_wanted))
         _leave_together(strategy)
         raise SystemExit(EXIT_TERMINATED) from None
     finally:
@@ -177,8 +178,8 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         began = time.perf_counter()
         folder.require()
         save_model(model, state, folder.model)
-        channel.send({"event": "saved", "path": str(folder.model), "seconds": time.perf_counter() - began})
-    channel.send({"event": "weights", "sha256": digest})
+        channel.send(ModelSaved(str(folder.model), time.perf_counter() - began))
+    channel.send(WeightsDigest(digest))
     _leave_together(strategy)
 
 

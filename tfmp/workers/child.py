@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
-from tfmp.workers.events import EXCEPTION, NOT_STARTED, EventChannel
+from tfmp.events import EventChannel, NotStarted, UncaughtException
 from tfmp.workers.linux import set_parent_death_signal
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND
 
-# Higher than the launcher's and the helper's 0: when memory runs out, the kernel ends a worker, and the launcher
+# Higher than the launcher's and the fork server's 0: when memory runs out, the kernel ends a worker, and the launcher
 # lives to tell which.
 _OOM_SCORE_ADJ = "200"
 _MAX_MESSAGE_CHARS = 2000
@@ -39,7 +39,7 @@ def live(
     """Become the worker that ``order`` describes, run it, and end the process. Never returns, never raises.
 
     Args:
-        order: The spawn message: rank, env, unset, argv or target, payload, cpus, cwd.
+        order: The spawn message: rank, env, unset, argv or target, payload, cpus.
         fds: Write ends of the worker's standard output, standard error and event pipe, and a file for its stacks.
         fork_server_pid: The parent; without it the worker must not live.
         restore: Variables the fork server set for itself, with the launcher's values (``None``: not set).
@@ -56,7 +56,7 @@ def live(
             code = _call(order, channel, fds[3])
         except _NotStarted as error:
             code = error.exit_code
-            channel.send({"event": NOT_STARTED, "reason": str(error)})
+            channel.send(NotStarted(str(error)))
             os.write(2, f"tfmp: {error}\n".encode(errors="replace"))
     except BaseException:
         with suppress(BaseException):
@@ -79,7 +79,7 @@ def _tie_to(fork_server_pid: int) -> None:
 
 
 def _reset_signals(*, program: bool) -> None:
-    """Undo the helper's handlers, then let in what came meanwhile (signals have been blocked since before the fork)."""
+    """Undo the fork server's handlers, then let in what came meanwhile: signals are blocked since before the fork."""
     signal.set_wakeup_fd(-1)
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         with suppress(OSError, ValueError):
@@ -113,11 +113,6 @@ def _settle(order: Mapping[str, Any], restore: Mapping[str, str | None]) -> None
     for name in order["unset"]:
         os.environ.pop(name, None)
     os.environ.update(order["env"])
-    if order["cwd"] is not None:
-        try:
-            os.chdir(order["cwd"])
-        except OSError as error:
-            raise _NotStarted(f"cannot enter the working folder {order['cwd']}: {error.strerror}") from error
     if order["cpus"] is not None:
         try:
             os.sched_setaffinity(0, order["cpus"])
@@ -145,7 +140,7 @@ def _execute(argv: list[str]) -> NoReturn:
 def _call(order: Mapping[str, Any], channel: EventChannel, stacks_fd: int) -> int:
     """Run the target in this process; return the exit code."""
     _name_process(f"tfmp-worker-{order['rank']}")
-    # Streams of its own: the helper's remember a position in the file that theirs went to, and a pipe has none.
+    # Streams of its own: the fork server's remember a position in the file that theirs went to, and a pipe has none.
     # Whole lines at once, and no character that could make a print fail in a worker only.
     sys.stdout = sys.__stdout__ = _line_stream(1)  # type: ignore[misc, assignment]
     sys.stderr = sys.__stderr__ = _line_stream(2)  # type: ignore[misc, assignment]
@@ -160,7 +155,7 @@ def _call(order: Mapping[str, Any], channel: EventChannel, stacks_fd: int) -> in
         return _exit_code(leave)
     except BaseException as error:
         # First of all: the order of these events tells a culprit from its victims, and a traceback takes time.
-        channel.send({"event": EXCEPTION, "type": type(error).__name__, "message": _shortened(str(error))})
+        channel.send(UncaughtException(type(error).__name__, _shortened(str(error))))
         traceback.print_exc()
         return 1
     return 0

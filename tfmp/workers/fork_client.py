@@ -103,12 +103,12 @@ class ForkServer:
         Args:
             preload: Modules to import before the first worker is forked. None for workers that are programs.
             private_network: Put the workers into a network namespace of their own: if possible, or fail, or not.
-            env: The helper's and so the workers' environment. ``None``: this process's.
+            env: The fork server's and so the workers' environment. ``None``: this process's.
             python: The interpreter.
 
         Raises:
             UsageError: Not Linux, or a Linux without what this needs.
-            RuntimeError: Not called from the main thread: the kernel would end the helper with the calling thread.
+            RuntimeError: Not called from the main thread: the kernel would end the fork server with the calling thread.
             TfmpError: The process cannot be started.
         """
         if threading.current_thread() is not threading.main_thread():
@@ -157,7 +157,7 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The helper's process id."""
+        """The fork server's process id."""
         return self._process.pid
 
     @property
@@ -185,8 +185,8 @@ class ForkServer:
             What it reported; ``None`` if ``interrupt`` came first.
 
         Raises:
-            TfmpError: An import failed (with the end of its traceback), the network was refused, the helper died, or
-                time ran out.
+            TfmpError: An import failed (with the end of its traceback), the network was refused, the fork server died,
+                or time ran out.
         """
         deadline_s = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
@@ -222,7 +222,7 @@ class ForkServer:
         return bool(self._outbox)
 
     def flush(self) -> None:
-        """Send what fits. A dead helper is left for :meth:`receive` to report."""
+        """Send what fits. A dead fork server is left for :meth:`receive` to report."""
         while self._outbox:
             try:
                 ipc.send(self._sock, self._outbox[0])
@@ -279,7 +279,7 @@ class ForkServer:
         self._closed = True
 
     def let_go_on(self) -> None:
-        """Undo a SIGSTOP of someone's: the helper has signals to pass on, and ends to report."""
+        """Undo a SIGSTOP of someone's: the fork server has signals to pass on, and ends to report."""
         self._process.send_signal(signal.SIGCONT)
 
     def kill(self, worker_pids: Collection[int] = ()) -> None:
@@ -306,7 +306,7 @@ class ForkServer:
 
 
 def _bootstrap() -> str:
-    """The program of the helper: find the same modules as this process, whatever lies in the working folder."""
+    """The program of the fork server: find the same modules as this process, whatever lies in the working folder."""
     # `-m` would put the working folder first: a user's random.py or queue.py there would break every import.
     root = str(Path(tfmp.__file__).resolve().parent.parent)
     path = [entry or str(Path.cwd()) for entry in sys.path]

@@ -16,7 +16,7 @@ class ForkServerDied(TfmpError):
 def fork_server_died(
     pid: int, code: int | None, preload: Sequence[str], *, importing: bool, tail: str
 ) -> ForkServerDied:
-    """The error for a helper that has ended.
+    """The error for a fork server that has ended.
 
     Args:
         pid: Its process id.
@@ -41,7 +41,7 @@ def fork_server_died(
 
 
 def still_importing(pid: int, timeout_s: float, *, stopped: bool) -> TfmpError:
-    """The error for a helper that has not come to the end of its imports in time."""
+    """The error for a fork server that has not come to the end of its imports in time."""
     if stopped:
         return TfmpError(
             f"the fork server {pid} was stopped (SIGSTOP) while importing, for {timeout_s:g} s",
@@ -54,7 +54,7 @@ def still_importing(pid: int, timeout_s: float, *, stopped: bool) -> TfmpError:
 
 
 def cannot_serve(stage: str, detail: str) -> TfmpError:
-    """The error for a helper that has said why it cannot fork workers: its network or an import."""
+    """The error for a fork server that has said why it cannot fork workers: its network or an import."""
     if stage == "network":
         return TfmpError(
             f"a private network for the workers was asked for and refused: {detail}",

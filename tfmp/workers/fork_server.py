@@ -4,12 +4,12 @@ It is the parent of all workers. It outlives none of them and never its launcher
 launcher's death, ends every worker and everything a worker has started. Messages (see :mod:`tfmp.ipc`):
 
 ====================  ==============================================================================================
-launcher → helper
+launcher → fork server
 ``start``             first: modules to import, private network or not, the launcher's pid
 ``spawn``             a worker's order, with the write ends of its output, error and event pipes, a file for stacks
 ``signal``            a signal for a worker or its process group
 ``kill``              SIGKILL for a worker's process group
-helper → launcher
+fork server → launcher
 ``ready``/``failed``  import finished, or why not
 ``started``           a worker's pid, with a pidfd
 ``unstarted``         a worker could not be forked

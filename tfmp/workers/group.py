@@ -1,7 +1,7 @@
 """Run one group of workers to its end: the processes, pipes, signals and timers around the state machine.
 
-One thread, one selector. No wait is without a bound, and no output is read faster than it is passed on, so that a
-worker that prints without end waits in its own pipe instead of filling the launcher's memory.
+One thread, one selector. No wait is without a bound, and no output is read faster than it is taken, so that a worker
+that prints without end waits in its own pipe instead of filling the launcher's memory.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import replace
-from types import TracebackType
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
+from tfmp import procfs
+from tfmp.events import NotStarted, Ready, UncaughtException, WorkerEvent
 from tfmp.workers import linux
-from tfmp.workers.events import EXCEPTION, NOT_STARTED, READY
-from tfmp.workers.fork_client import ForkServer
+from tfmp.workers.fork_client import ForkServer, ForkServerReady
 from tfmp.workers.fork_errors import ForkServerDied
 from tfmp.workers.handle import WorkerHandle
-from tfmp.workers.lifecycle import STOP_SIGNALS, Lifecycle, StopPolicy
+from tfmp.workers.lifecycle import Lifecycle, StopPolicy
 from tfmp.workers.lifecycle_events import (
     Action,
     Event,
@@ -31,135 +31,210 @@ from tfmp.workers.lifecycle_events import (
     GiveUp,
     Kill,
     NotForked,
-    Ready,
     Reason,
     SignalReceived,
     Started,
     StopRequested,
     Terminate,
+    WorkerReady,
 )
 from tfmp.workers.signals import SignalInbox
 from tfmp.workers.spec import GroupResult, Stream, WorkerSpec
 
-OnEvent = Callable[[int, dict[str, Any]], None]
-OnLine = Callable[[int, Stream, str], None]
-
+_TICK_S = 0.25
 _ABORT_TIMEOUT_S = 3.0
 # As the first process of a container tfmp gets every orphan there is, such as those of `docker exec`.
 _INIT_PID = 1
 
 
-class GroupControl:
-    """What a caller may do to a running group from its tick.
+@dataclass(frozen=True)
+class FromWorker:
+    """An event that a worker sent."""
 
-    Args:
-        run: The group.
-    """
+    rank: int
+    event: WorkerEvent
 
-    def __init__(self, run: _GroupRun) -> None:
-        self._run = run
+
+@dataclass(frozen=True)
+class Line:
+    """A line that a worker printed, without its end; ``stream`` is ``"tfmp"`` for a remark of the launcher's own."""
+
+    rank: int
+    stream: Stream
+    text: str
+
+
+@dataclass(frozen=True)
+class ServerReady:
+    """The fork server has imported everything; the workers are being started."""
+
+    server: ForkServerReady
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed."""
+
+
+GroupEvent = FromWorker | Line | ServerReady | Tick
+
+
+class WorkerGroup(Protocol):
+    """The workers of this machine, for one attempt after another."""
+
+    def run(self, specs: Sequence[WorkerSpec]) -> Generator[GroupEvent, None, None]:
+        """Start the workers and yield what happens until all have ended and nothing they started is left.
+
+        If one worker fails, all are stopped. Closing the iterator early kills them.
+        """
+
+    def result(self) -> GroupResult:
+        """How the last run ended."""
 
     @property
     def pids(self) -> Mapping[int, int]:
         """Process ids of the workers that are alive, by rank."""
-        return {worker.spec.rank: worker.pid for worker in self._run.alive() if worker.pid is not None}
 
-    def signal(self, rank: int, signum: int) -> None:
-        """Send a signal to a worker's process; nothing happens if it has ended."""
-        for worker in self._run.alive():
-            if worker.spec.rank == rank:
-                worker.signal(signum)
+    def states(self) -> Mapping[int, str]:
+        """State letters (see proc(5)) of the workers that are alive, by rank."""
 
-    def stacks(self) -> dict[int, str]:
-        """What workers that are functions have written of their Python stacks so far, after a SIGUSR1, by rank."""
-        return {worker.spec.rank: worker.stacks() for worker in self._run.alive()}
+    def request_stacks(self) -> None:
+        """Ask the workers that are functions to write down their Python stacks."""
+
+    def stacks(self) -> Mapping[int, str]:
+        """What they have written so far, by rank."""
 
     def stop(self, reason: str) -> None:
         """Stop the group as failed, quickly; ``reason`` becomes the result's ``problem``."""
-        self._run.handle(StopRequested(reason))
+
+    def wait(self, delay_s: float) -> int | None:
+        """Wait between two attempts. A stop signal ends the wait and is returned."""
 
 
-OnTick = Callable[[GroupControl], None]
+class ForkServerGroup:
+    """Workers that a fork server starts. A context manager: leaving it ends the fork server.
 
-
-def run_group(
-    fork_server: ForkServer,
-    specs: Sequence[WorkerSpec],
-    *,
-    on_event: OnEvent | None = None,
-    on_line: OnLine | None = None,
-    on_tick: OnTick | None = None,
-    grace_period_s: float = 10.0,
-    failure_grace_s: float = 2.0,
-    settle_s: float = 1.0,
-    start_timeout_s: float | None = None,
-    import_timeout_s: float = 600.0,
-    tick_s: float = 0.25,
-    inbox: SignalInbox | None = None,
-) -> GroupResult:
-    """Start the workers, watch them, and return when all have ended and nothing they started is left.
-
-    One worker that fails ends the group: the others get ``settle_s`` to report failures of their own, then SIGTERM,
-    then SIGKILL. The first SIGINT, SIGTERM or SIGHUP to this process stops the group: SIGTERM to each worker (to its
-    whole process group if it is a program, as a terminal does), SIGKILL after the grace period; a second SIGINT kills
-    at once.
+    The first SIGINT, SIGTERM or SIGHUP to this process stops the group: SIGTERM to each worker (to its whole process
+    group if it is a program, as a terminal does), SIGKILL after the grace period; a second SIGINT kills at once.
 
     Args:
-        fork_server: The fork server; it may still be importing. It serves further groups afterwards.
-        specs: The workers.
-        on_event: Called as ``on_event(rank, event)`` for what a target sends through its channel.
-        on_line: Called as ``on_line(rank, stream, text)`` for each line a worker prints, without its end; ``stream``
-            is ``"tfmp"`` for a remark of the launcher's own. While a call waits, so do the workers' outputs.
-        on_tick: Called about every ``tick_s`` while workers run.
-        grace_period_s: From SIGTERM to SIGKILL when the user stops workers at work.
-        failure_grace_s: The same when nothing is to be saved: after a failure, or before every target has sent
-            ``{"event": "ready"}``.
-        settle_s: From the first failure to SIGTERM for the others.
-        start_timeout_s: For every target to send ``{"event": "ready"}``, from the moment the workers are started.
-            ``None``: no limit.
+        start_fork_server: Starts a fork server; called at once, and again for an attempt after one that lost it.
+        inbox: Where this process's stop signals arrive.
+        policy: How long to wait for what.
         import_timeout_s: For a fork server that is still importing.
-        tick_s: See ``on_tick``.
-        inbox: Where this process's stop signals arrive, if the caller has taken them over for longer than this group.
+        tick_s: Seconds between two ticks.
 
     Raises:
-        TfmpError: A log file cannot be created; an import failed or took too long; the fork server died before
-            any worker was started. What befalls workers is in the result instead.
-        ValueError: No workers, or a rank twice.
+        TfmpError: No fork server can be started.
     """
-    ranks = [spec.rank for spec in specs]
-    if not ranks or len(set(ranks)) != len(ranks):
-        raise ValueError(f"expected one worker or more, each rank once, received ranks {ranks}")
-    policy = StopPolicy(grace_period_s, failure_grace_s, settle_s, start_timeout_s)
-    with nullcontext(inbox) if inbox is not None else SignalInbox(STOP_SIGNALS) as inbox:
-        while fork_server.wait_ready(import_timeout_s, interrupt=inbox) is None:
-            for signum in inbox.read():  # nothing, if it was a signal of someone else's
-                fork_server.kill()
-                return GroupResult(exits=(), stopped_by=signum)
-        with _GroupRun(fork_server, specs, policy, inbox, on_event, on_line, on_tick, tick_s) as run:
-            return run.run()
+
+    def __init__(
+        self,
+        start_fork_server: Callable[[], ForkServer],
+        inbox: SignalInbox,
+        policy: StopPolicy | None = None,
+        *,
+        import_timeout_s: float = 600.0,
+        tick_s: float = _TICK_S,
+    ) -> None:
+        self._start_fork_server = start_fork_server
+        self._inbox = inbox
+        self._policy = policy or StopPolicy()
+        self._import_timeout_s = import_timeout_s
+        self._tick_s = tick_s
+        self._told_of_server = False
+        self._run: _GroupRun | None = None
+        self._result = GroupResult(exits=())
+        self.fork_server = start_fork_server()
+
+    def __enter__(self) -> ForkServerGroup:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.fork_server.close()
+
+    def run(self, specs: Sequence[WorkerSpec]) -> Generator[GroupEvent, None, None]:
+        """See :class:`WorkerGroup`.
+
+        Raises:
+            TfmpError: A log file cannot be created; an import failed or took too long; the fork server died before
+                any worker was started. What befalls workers is in the result instead.
+            ValueError: No workers, or a rank twice.
+        """
+        ranks = [spec.rank for spec in specs]
+        if not ranks or len(set(ranks)) != len(ranks):
+            raise ValueError(f"expected one worker or more, each rank once, received ranks {ranks}")
+        if self._result.fork_server_lost:
+            self.fork_server.close()
+            self.fork_server, self._told_of_server = self._start_fork_server(), False
+        while (ready := self.fork_server.wait_ready(self._import_timeout_s, interrupt=self._inbox)) is None:
+            for signum in self._inbox.read():  # nothing, if it was a signal of someone else's
+                self.fork_server.kill()
+                self._result = GroupResult(exits=(), stopped_by=signum)
+                return
+        if not self._told_of_server:
+            self._told_of_server = True
+            yield ServerReady(ready)
+        run = self._run = _GroupRun(self.fork_server, specs, self._policy, self._inbox, self._tick_s)
+        try:
+            yield from run.events()
+            self._result = run.result()
+        finally:
+            self._run = None
+            run.close()
+
+    def result(self) -> GroupResult:
+        """See :class:`WorkerGroup`."""
+        return self._result
+
+    @property
+    def pids(self) -> Mapping[int, int]:
+        """See :class:`WorkerGroup`."""
+        return {worker.spec.rank: worker.pid for worker in self._alive() if worker.pid is not None}
+
+    def states(self) -> Mapping[int, str]:
+        """See :class:`WorkerGroup`."""
+        return {rank: procfs.state_of(pid) for rank, pid in self.pids.items()}
+
+    def request_stacks(self) -> None:
+        """See :class:`WorkerGroup`."""
+        for worker in self._alive():
+            worker.signal(signal.SIGUSR1)
+
+    def stacks(self) -> Mapping[int, str]:
+        """See :class:`WorkerGroup`."""
+        return {worker.spec.rank: worker.stacks() for worker in self._alive()}
+
+    def stop(self, reason: str) -> None:
+        """See :class:`WorkerGroup`."""
+        if self._run is not None:
+            self._run.handle(StopRequested(reason))
+
+    def wait(self, delay_s: float) -> int | None:
+        """See :class:`WorkerGroup`."""
+        return self._inbox.wait(delay_s)
+
+    def _alive(self) -> list[WorkerHandle]:
+        return self._run.alive() if self._run is not None else []
 
 
 class _GroupRun:
+    """One attempt."""
+
     def __init__(
         self,
         fork_server: ForkServer,
         specs: Sequence[WorkerSpec],
         policy: StopPolicy,
         inbox: SignalInbox,
-        on_event: OnEvent | None,
-        on_line: OnLine | None,
-        on_tick: OnTick | None,
         tick_s: float,
     ) -> None:
         self._fork_server = fork_server
         self._specs = specs
         self._inbox = inbox
-        self._on_event = on_event
-        self._on_line = on_line or (lambda rank, stream, text: None)
-        self._on_tick = on_tick
         self._tick_s = tick_s
         self._next_tick_s = time.monotonic()
-        self._control = GroupControl(self)
+        self._happened: deque[GroupEvent] = deque()
         self._workers: dict[int, WorkerHandle] = {}
         reporting = [spec.rank for spec in specs if spec.target is not None]
         self._lifecycle = Lifecycle(
@@ -169,14 +244,10 @@ class _GroupRun:
         self._selector.register(fork_server, selectors.EVENT_READ, self._hear_fork_server)
         self._selector.register(inbox, selectors.EVENT_READ, self._hear_signals)
 
-    def __enter__(self) -> _GroupRun:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Kill what is left, where the caller gave up, and close all descriptors."""
         try:
-            if kind is not None:
+            if not self._lifecycle.finished:
                 self._abort()
         finally:
             for worker in self._workers.values():
@@ -186,18 +257,25 @@ class _GroupRun:
     def alive(self) -> list[WorkerHandle]:
         return [worker for worker in self._workers.values() if worker.alive]
 
-    def run(self) -> GroupResult:
+    def events(self) -> Iterator[GroupEvent]:
         """Start the workers and serve them until the last has ended."""
         # All log files first: what can fail without a process having been started should.
         for spec in self._specs:
             worker = WorkerHandle(
-                spec, self._fork_server.next_id(), self._selector, on_line=self._on_line, on_event=self._take_event
+                spec, self._fork_server.next_id(), self._selector, on_line=self._take_line, on_event=self._take_event
             )
             self._workers[worker.id] = worker
         for worker in self._workers.values():
             self._spawn(worker)
         while not self._lifecycle.finished:
-            self._turn()
+            ticked = self._turn()
+            while self._happened:
+                yield self._happened.popleft()
+            if ticked:
+                yield Tick()
+        yield from self._happened
+
+    def result(self) -> GroupResult:
         tails = {worker.spec.rank: worker.log.tail for worker in self._workers.values()}
         return replace(self._lifecycle.result(), tails=tails)
 
@@ -205,8 +283,8 @@ class _GroupRun:
         """Tell the state machine and do what it says."""
         self._act(self._lifecycle.handle(event, time.monotonic()))
 
-    def _turn(self) -> None:
-        """Wait for something to happen, for the next tick or for a deadline; deal with it."""
+    def _turn(self) -> bool:
+        """Wait for something to happen, for the next tick or for a deadline; deal with it. Return whether to tick."""
         wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._fork_server.wants_write else 0)
         key = self._selector.get_map().get(self._fork_server)
         if key is not None and key.events != wanted:
@@ -218,44 +296,33 @@ class _GroupRun:
             key.data()
         now_s = time.monotonic()
         self._act(self._lifecycle.tick(now_s))
-        if now_s >= self._next_tick_s:
-            self._next_tick_s = now_s + self._tick_s
-            if os.getpid() == _INIT_PID:
-                linux.reap_strays(self._fork_server.pid)
-            for worker in self.alive():
-                worker.log.write_unfinished()
-            if self._on_tick is not None:
-                self._on_tick(self._control)
+        if now_s < self._next_tick_s:
+            return False
+        self._next_tick_s = now_s + self._tick_s
+        if os.getpid() == _INIT_PID:
+            linux.reap_strays(self._fork_server.pid)
+        for worker in self.alive():
+            worker.log.write_unfinished()
+        return True
 
     def _spawn(self, worker: WorkerHandle) -> None:
-        spec = worker.spec
-        order = {
-            "op": "spawn",
-            "id": worker.id,
-            "rank": spec.rank,
-            "env": dict(spec.env),
-            "unset": list(spec.unset),
-            "argv": None if spec.argv is None else list(spec.argv),
-            "target": spec.target,
-            "payload": dict(spec.payload),
-            "cpus": None if spec.cpus is None else sorted(spec.cpus),
-            "cwd": None if spec.cwd is None else str(spec.cwd),
-        }
         with worker.open_pipes() as write_ends:
-            self._fork_server.post(order, write_ends)
+            self._fork_server.post({"op": "spawn", "id": worker.id, **worker.spec.to_json()}, write_ends)
         worker.spawned = True
 
-    def _take_event(self, rank: int, event: dict[str, Any]) -> None:
-        kind = event.get("event")
-        if kind == NOT_STARTED:
-            self.handle(Reason(rank, event["reason"]))
-            return
-        if kind == READY:
-            self.handle(Ready(rank))
-        elif kind == EXCEPTION:
-            self.handle(Failing(rank))
-        if self._on_event is not None:
-            self._on_event(rank, event)
+    def _take_line(self, rank: int, stream: Stream, text: str) -> None:
+        self._happened.append(Line(rank, stream, text))
+
+    def _take_event(self, rank: int, event: WorkerEvent) -> None:
+        match event:
+            case NotStarted(reason):
+                self.handle(Reason(rank, reason))
+                return
+            case Ready():
+                self.handle(WorkerReady(rank))
+            case UncaughtException():
+                self.handle(Failing(rank))
+        self._happened.append(FromWorker(rank, event))
 
     def _hear_signals(self) -> None:
         for signum in self._inbox.read():
@@ -320,10 +387,7 @@ class _GroupRun:
         self.handle(ForkServerLost(reason))
 
     def _abort(self) -> None:
-        """The caller's code raised, or a worker could not be started: end the group without another word."""
-        self._on_event = self._on_tick = None
-        for worker in self._workers.values():
-            worker.log.mute()
+        """The caller failed: kill the workers."""
         for worker in self.alive():
             self._kill(worker)
         deadline_s = time.monotonic() + _ABORT_TIMEOUT_S

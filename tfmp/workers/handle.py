@@ -8,12 +8,11 @@ import os
 import selectors
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from tfmp import ipc
 from tfmp.errors import TfmpError
+from tfmp.events import EventReader, WorkerEvent
 from tfmp.workers import linux
-from tfmp.workers.events import EventReader
 from tfmp.workers.logs import OUTPUTS, LogFile, WorkerLog
 from tfmp.workers.spec import Stream, WorkerSpec
 
@@ -42,7 +41,7 @@ class WorkerHandle:
         selector: selectors.BaseSelector,
         *,
         on_line: Callable[[int, Stream, str], None],
-        on_event: Callable[[int, dict[str, Any]], None],
+        on_event: Callable[[int, WorkerEvent], None],
     ) -> None:
         self.spec = spec
         self.id = id

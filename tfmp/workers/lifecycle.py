@@ -26,12 +26,13 @@ from tfmp.workers.lifecycle_events import (
     GiveUp,
     Kill,
     NotForked,
-    Ready,
     Reason,
     SignalReceived,
     Started,
     StopRequested,
     Terminate,
+    WorkerProcessEvent,
+    WorkerReady,
 )
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, Cause, GroupResult, WorkerExit
 
@@ -84,7 +85,7 @@ class Lifecycle:
 
     Args:
         ranks: All workers.
-        reporting: Those that will report :class:`Ready`.
+        reporting: Those that will report :class:`WorkerReady`.
         policy: The waits.
         now_s: The time, on the clock of all later calls.
     """
@@ -98,15 +99,10 @@ class Lifecycle:
         self._failing: list[int] = []  # by the order of the first sign of it
         self._not_ready: tuple[int, ...] = ()
         self._problem: str | None = None
-        self._helper_lost = False
+        self._fork_server_lost = False
         self._stopped_by: int | None = None
         self._signalled_s: float | None = None
         self._signal: int | None = None
-
-    @property
-    def phase(self) -> Phase:
-        """Where the group stands."""
-        return self._phase
 
     @property
     def deadline_s(self) -> float | None:
@@ -129,38 +125,40 @@ class Lifecycle:
             problem=self._problem,
             not_ready=self._not_ready,
             order=tuple(rank for rank in self._failing if rank in exits and exits[rank].cause == "failed"),
-            fork_server_lost=self._helper_lost,
+            fork_server_lost=self._fork_server_lost,
             signalled=self._signal,
         )
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
         """Take note of an event and return what to do now."""
         match event:
-            case Started(rank, pid):
-                self._workers[rank].pid = pid
-                self._workers[rank].started_s = now_s
-            case NotForked(rank, reason):
-                self._workers[rank].reason = reason
-                return self._ended(rank, EXIT_CANNOT_EXECUTE, None, now_s)
-            case Ready(rank):
-                self._unready.discard(rank)
-                self._all_ready()
-            case Failing(rank):
-                self._note_failing(rank)
-            case Reason(rank, reason):
-                self._workers[rank].reason = reason
-            case Exited(rank, code, peak_rss_bytes):
-                return self._ended(rank, code, peak_rss_bytes, now_s)
             case SignalReceived(signum):
                 return self._signalled(signum, now_s)
             case StopRequested(reason):
                 return self._fail_group(reason, now_s)
             case ForkServerLost(reason):
-                self._problem = self._problem or reason
-                self._helper_lost = True
-                for worker in self._alive():
-                    worker.told_to_stop = True
-                    self._record(worker, -signal.SIGKILL, None, now_s)
+                self._all_died(reason, now_s)
+                return []
+            case _:
+                return self._handle_worker(event, now_s)
+
+    def _handle_worker(self, event: WorkerProcessEvent, now_s: float) -> list[Action]:
+        worker = self._workers[event.rank]
+        match event:
+            case Started(_, pid):
+                worker.pid, worker.started_s = pid, now_s
+            case WorkerReady(rank):
+                self._unready.discard(rank)
+                self._all_ready()
+            case Failing(rank):
+                self._note_failing(rank)
+            case Reason(_, reason):
+                worker.reason = reason
+            case NotForked(rank, reason):
+                worker.reason = reason
+                return self._ended(rank, EXIT_CANNOT_EXECUTE, None, now_s)
+            case Exited(rank, code, peak_rss_bytes):
+                return self._ended(rank, code, peak_rss_bytes, now_s)
         return []
 
     def tick(self, now_s: float) -> list[Action]:
@@ -204,6 +202,12 @@ class Lifecycle:
             self._phase = Phase.SETTLING
             self._deadline_s = now_s + self._policy.settle_s
         return []
+
+    def _all_died(self, reason: str, now_s: float) -> None:
+        self._problem = self._problem or reason
+        self._fork_server_lost = True
+        for worker in self._tell_all():
+            self._record(worker, -signal.SIGKILL, None, now_s)
 
     def _record(self, worker: _Worker, code: int, peak_rss_bytes: int | None, now_s: float) -> None:
         cause: Cause

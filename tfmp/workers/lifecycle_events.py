@@ -22,7 +22,7 @@ class NotForked:
 
 
 @dataclass(frozen=True)
-class Ready:
+class WorkerReady:
     """A worker reported that it is about to work."""
 
     rank: int
@@ -73,7 +73,9 @@ class ForkServerLost:
     reason: str
 
 
-Event = Started | NotForked | Ready | Failing | Reason | Exited | SignalReceived | StopRequested | ForkServerLost
+WorkerProcessEvent = Started | NotForked | WorkerReady | Failing | Reason | Exited
+
+Event = WorkerProcessEvent | SignalReceived | StopRequested | ForkServerLost
 
 
 @dataclass(frozen=True)

@@ -171,10 +171,6 @@ class WorkerLog:
         """Close the file."""
         self._file.close()
 
-    def mute(self) -> None:
-        """Call ``on_line`` no more; the file goes on."""
-        self._on_line = lambda rank, stream, text: None
-
     def _emit(self, stream: Stream, lines: list[str]) -> None:
         self._tail.extend(lines)
         for line in lines:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import selectors
 import signal
+import time
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import Any
@@ -42,6 +44,18 @@ class SignalInbox:
         signal.set_wakeup_fd(self._previous_wakeup)
         os.close(self._read_end)
         os.close(self._write_end)
+
+    def wait(self, delay_s: float) -> int | None:
+        """Wait, unless a stop signal comes: then return it."""
+        deadline_s = time.monotonic() + delay_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self, selectors.EVENT_READ)
+            while True:
+                for signum in self.read():
+                    return signum
+                if (left_s := deadline_s - time.monotonic()) <= 0:
+                    return None
+                selector.select(left_s)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when a signal has come."""

@@ -37,10 +37,9 @@ class WorkerSpec:
         unset: Variables removed before ``env`` is applied.
         argv: Program and arguments. The program is looked up in the worker's own ``PATH``.
         target: ``"package.module:function"``, called in the forked process as ``function(payload, channel)`` with a
-            :class:`tfmp.workers.events.EventChannel`. The exit code is 0 when it returns, 1 when it raises.
+            :class:`tfmp.events.EventChannel`. The exit code is 0 when it returns, 1 when it raises.
         payload: Anything JSON can carry, for ``target``.
         cpus: CPU numbers the worker may run on. ``None``: those of the launcher.
-        cwd: Working folder. ``None``: the fork server's.
 
     Raises:
         ValueError: Not exactly one of ``argv`` and ``target``, or one of them is malformed.
@@ -54,7 +53,6 @@ class WorkerSpec:
     target: str | None = None
     payload: Mapping[str, Any] = field(default_factory=dict)
     cpus: frozenset[int] | None = None
-    cwd: Path | None = None
 
     def __post_init__(self) -> None:
         if (self.argv is None) == (self.target is None):
@@ -63,6 +61,18 @@ class WorkerSpec:
             raise ValueError(f"worker {self.rank}: expected a program in argv, received nothing")
         if self.target is not None and not all(self.target.partition(":")):
             raise ValueError(f'worker {self.rank}: expected target "module:function", received {self.target!r}')
+
+    def to_json(self) -> dict[str, Any]:
+        """What the fork server needs to start it, as JSON values."""
+        return {
+            "rank": self.rank,
+            "env": dict(self.env),
+            "unset": list(self.unset),
+            "argv": None if self.argv is None else list(self.argv),
+            "target": self.target,
+            "payload": dict(self.payload),
+            "cpus": None if self.cpus is None else sorted(self.cpus),
+        }
 
 
 @dataclass(frozen=True)
@@ -141,11 +151,6 @@ class GroupResult:
         if self.first_failure is not None:
             return self.first_failure.shell_code
         return EXIT_FAILED if self.problem is not None else EXIT_OK
-
-    @property
-    def later_failures(self) -> tuple[WorkerExit, ...]:
-        """Workers that failed by themselves after the first: most often its victims."""
-        return tuple(e for e in self.exits if e.cause == "failed" and e is not self.first_failure)
 
     def tail(self, rank: int) -> list[str]:
         """Return the last lines (at most 20) that worker ``rank`` printed, standard error among them."""

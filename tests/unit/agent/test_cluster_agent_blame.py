@@ -2,116 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
+import platform
+from pathlib import Path
 
 import pytest
 
-from tfmp.agent.cluster_agent import GroupWatch, describe_hang
-from tfmp.agent.failures.hang import Frame, HangReport
-from tfmp.agent.failures.watchdog import Hang
-from tfmp.errors import TfmpError
-from tfmp.workers.spec import GroupResult, WorkerExit
+from tests.unit.agent.fake_agent import Agent, FakeInbox, FakeSession, diagnosis
+from tfmp.agent.cluster_agent import describe_hang
+from tfmp.agent.failures.hang import Frame, Hang, HangReport
+from tfmp.events import LeftOnRequest, UncaughtException, UserError
+from tfmp.rundir.layout import RunFolder
+from tfmp.rundir.recorder import Recorder
+from tfmp.workers.spec import WorkerExit
 
 ASLEEP = (Frame("/home/me/hooks.py", 41, "act"), Frame("/home/me/hooks.py", 25, "on_train_batch_end"))
 WAITS = (Frame("/tf/eager/execute.py", 53, "quick_execute"), Frame("/tf/polymorphic.py", 9, "call"))
 WAITS_FOR_THREADS = (Frame("/python/pool.py", 765, "wait"), Frame("/tf/distribute/cross_device_ops.py", 1208, "reduce"))
+WHERE = f"worker 0 (h1:1) on {platform.node()}"
+STOPPED_BY_TFMP = WorkerExit(1, 7, None, 9, "stopped by tfmp")
 
 
-class FakeSession:
+def ended(code: int) -> WorkerExit:
+    return WorkerExit(rank=1, pid=7, exit_code=code, signal=None, cause="failed", peak_rss_bytes=None, seconds=1.0)
+
+
+@pytest.fixture
+def session() -> FakeSession:
     """Takes the report; the leader's verdict never comes, and a signal ends the wait."""
-
-    verdict = hang_s = None
-    may_leave = False
-
-    def __init__(self) -> None:
-        self.reports: list[Any] = []
-
-    def poll(self, timeout_s: float = 0.0) -> None:
-        pass
-
-    def stopped(self, is_stopped: bool) -> None:
-        pass
-
-    def failed(self, report: Any) -> None:
-        self.reports.append(report)
+    return FakeSession()
 
 
-class FakeInbox:
-    def __init__(self, *signals: int) -> None:
-        self._signals = signals
-
-    def read(self) -> Iterator[int]:
-        return iter(self._signals)
-
-
-def watch(stack: tuple[Frame, ...] | None = None, stopped: tuple[int, ...] = ()) -> tuple[GroupWatch, FakeSession, Any]:
+@pytest.fixture
+def agent(session: FakeSession, tmp_path: Path) -> Agent:
     """Worker ``worker 0``, rank 1, of a cluster with a chief."""
-    hang_report = None if stack is None else HangReport(Hang(61.0, stopped), {1: stack}, stopped)
-    run = SimpleNamespace(
-        attempt=SimpleNamespace(hang_report=hang_report),
-        recorder=SimpleNamespace(errors={}),
-        note_exits=lambda result: None,
-        describe=lambda result: TfmpError("worker 1 failed: exit code 3", where="worker 1 (h1:1) on h1", exit_code=3),
-        fail=lambda result, error, own=True: error.exit_code,
-        interrupted=lambda signum: 128 + signum,
-    )
-    session = FakeSession()
-    group = GroupWatch(session, run, 1, "worker 0", "worker 0 (h1:1)")  # type: ignore[arg-type]
-    group.on_tick(SimpleNamespace(pids={}))  # type: ignore[arg-type]
-    return group, session, run
+    recorder = Recorder(RunFolder(tmp_path), lambda: 0.0, 0.0)
+    return Agent(session, FakeInbox(15), 1, "worker 0", "worker 0 (h1:1)", recorder)  # type: ignore[arg-type]
 
 
-def ended(code: int, signalled: int | None = None) -> GroupResult:
-    one = WorkerExit(rank=1, pid=7, exit_code=code, signal=None, cause="failed", peak_rss_bytes=None, seconds=1.0)
-    return GroupResult(exits=(one,), first_failure=one, signalled=signalled)
-
-
-def test_a_failure_is_told_by_the_name_that_the_group_knows() -> None:
-    group, session, _ = watch()
-    assert group.finish(ended(3), FakeInbox(15)) == 3  # type: ignore[arg-type]
+def test_a_failure_is_told_by_the_name_that_the_group_knows(agent: Agent, session: FakeSession) -> None:
+    assert agent.failed(diagnosis(ended(3)), None) == 3
     (report,) = session.reports
-    assert (report.what, report.where) == ("worker 0 failed: exit code 3", "worker 0 (h1:1) on h1")
+    assert (report.what, report.where) == ("worker 0 failed: exit code 3", WHERE)
     assert (report.victim, report.hang_s, report.exit_code) == (False, None, 3)
+    assert agent.ends == [("worker 0 failed: exit code 3", True)]
 
 
 @pytest.mark.parametrize(("asked", "victim"), [(False, True), (True, False)])
-def test_who_left_because_another_was_asked_to_is_a_victim(asked: bool, victim: bool) -> None:
-    group, session, _ = watch()
-    group.on_event(1, {"event": "stopped", "asked": asked})
-    assert group.finish(ended(143), FakeInbox(15)) == 143, "the signal has come here too by now"  # type: ignore[arg-type]
+def test_who_left_because_another_was_asked_to_is_a_victim(
+    agent: Agent, session: FakeSession, asked: bool, victim: bool
+) -> None:
+    agent.on_event(1, LeftOnRequest(asked=asked))
+    assert agent.failed(diagnosis(ended(143)), None) == 143, "the signal has come here too by now"
     assert session.reports[0].victim is victim
 
 
-def test_a_worker_that_has_left_before_its_launcher_was_told_is_interrupted() -> None:
-    group, session, _ = watch()
-    group.on_event(1, {"event": "stopped", "asked": True})
-    assert group.finish(ended(143, signalled=15), FakeInbox()) == 143  # type: ignore[arg-type]
+def test_a_worker_that_has_left_before_its_launcher_was_told_is_interrupted(agent: Agent, session: FakeSession) -> None:
+    agent.on_event(1, LeftOnRequest(asked=True))
+    assert agent.failed(diagnosis(ended(143), signalled=15), None) == 143
     assert [report.what for report in session.reports] == ["worker 0 was interrupted by SIGTERM"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "victim"), [("ValueError", False), ("UnavailableError", True), ("AbortedError", True)]
+)
+def test_an_exception_is_told_by_its_first_line_and_may_be_a_victims(
+    agent: Agent, session: FakeSession, kind: str, victim: bool
+) -> None:
+    raised = UncaughtException(kind, f"\n{'x' * 400}\nmore")
+    assert agent.failed(diagnosis(ended(1), exception=raised), None) == 1
+    (report,) = session.reports
+    assert report.what == f"worker 0 failed: {kind}: {'x' * 300}"
+    assert (report.victim, report.where) == (victim, WHERE)
+
+
+def test_an_error_of_the_users_is_told_as_it_is(agent: Agent, session: FakeSession) -> None:
+    error = UserError("the loss became nan", "model", "lower it")
+    agent.on_event(1, error)
+    raised = UncaughtException("AbortedError", "x")
+    agent.failed(diagnosis(ended(1), error=error, exception=raised), None)
+    (report,) = session.reports
+    assert (report.what, report.where, report.hint) == ("the loss became nan", f"{WHERE}, model", "lower it")
+    assert not report.victim
+
+
+def test_who_gives_up_in_native_code_is_a_victim(agent: Agent, session: FakeSession) -> None:
+    agent.failed(diagnosis(WorkerExit(1, 7, None, 6, "failed")), None)
+    agent.failed(diagnosis(WorkerExit(1, 7, None, 9, "failed")), None)
+    assert [report.victim for report in session.reports] == [True, False]
 
 
 @pytest.mark.parametrize(
     ("stack", "victim", "says"),
     [
-        (ASLEEP, False, "worker 0 holds the others up: worker 0 failed: exit code 3; it is in act (hooks.py:41) < "),
-        (WAITS, True, "worker 0 waits for the others: worker 0 failed: exit code 3"),
-        (WAITS_FOR_THREADS, True, "worker 0 waits for the others: worker 0 failed: exit code 3"),
-        ((), False, "worker 0 holds the others up: worker 0 failed: exit code 3; it is in native code, or stopped"),
+        (
+            ASLEEP,
+            False,
+            "worker 0 holds the others up: no step has finished for 61 s; it is in act (hooks.py:41) < "
+            "on_train_batch_end (hooks.py:25)",
+        ),
+        (WAITS, True, "worker 0 waits for the others: no step has finished for 61 s"),
+        (WAITS_FOR_THREADS, True, "worker 0 waits for the others: no step has finished for 61 s"),
+        (
+            (),
+            False,
+            "worker 0 holds the others up: no step has finished for 61 s; it is in native code, or stopped: "
+            "it did not answer",
+        ),
     ],
 )
-def test_of_a_hang_the_stack_tells_who_waits_for_whom(stack: tuple[Frame, ...], victim: bool, says: str) -> None:
-    group, session, _ = watch(stack)
-    group.finish(ended(3), FakeInbox(15))  # type: ignore[arg-type]
+def test_of_a_hang_the_stack_tells_who_waits_for_whom(
+    agent: Agent, session: FakeSession, stack: tuple[Frame, ...], victim: bool, says: str
+) -> None:
+    found = diagnosis(STOPPED_BY_TFMP, hang=HangReport(Hang(61.0), {1: stack}, ()))
+    assert agent.failed(found, None) == 1
     (report,) = session.reports
-    assert report.what.startswith(says)
+    assert (report.what, report.where) == (says, "worker 0 (h1:1)")
     assert (report.victim, report.hang_s) == (victim, 61.0)
 
 
-def test_a_stopped_process_is_no_victim() -> None:
-    group, session, _ = watch((), stopped=(1,))
-    group.finish(ended(3), FakeInbox(15))  # type: ignore[arg-type]
-    assert (session.reports[0].victim, session.reports[0].hang_s) == (False, None)
+def test_a_stopped_process_is_no_victim(agent: Agent, session: FakeSession) -> None:
+    hang = HangReport(Hang(61.0, (1,)), {1: ()}, (1,))
+    agent.failed(diagnosis(STOPPED_BY_TFMP, hang=hang, stands_still=True, stopped=True), None)
+    (report,) = session.reports
+    assert (report.victim, report.hang_s) == (False, None)
+    assert report.what == "worker 0 is stopped (SIGSTOP), and the others wait"
 
 
 def test_a_hang_is_described_in_one_sentence() -> None:

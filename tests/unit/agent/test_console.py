@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tfmp.agent.console import Console
+from tfmp.events import Progress, Validating
 
 
 def console(**settings: Any) -> tuple[Console, list[tuple[int, str]], set[int]]:
@@ -36,9 +37,9 @@ def test_a_traceback_of_a_worker_that_lives_on_is_shown_then() -> None:
     made, shown, _ = console()
     made.on_line(1, "stderr", "Traceback (most recent call last):")
     made.on_line(1, "stderr", "ValueError: caught by the user")
-    made.on_event(1, {"event": "validating"})
+    made.on_event(1, Validating(1))
     assert shown == []
-    made.on_event(1, {"event": "progress"})
+    made.on_event(1, Progress(1, 2))
     made.on_line(1, "stderr", "later")
     assert [text for _, text in shown] == [
         "Traceback (most recent call last):", "ValueError: caught by the user", "later",

@@ -16,6 +16,7 @@ from tfmp.checkpoint.format import Checkpoint, save_checkpoint
 from tfmp.config import RunConfig, resolve
 from tfmp.config.identity import changed, identity
 from tfmp.errors import UsageError
+from tfmp.events import decode
 from tfmp.rundir import recorder as recorder_module
 from tfmp.rundir.claim import locked
 from tfmp.rundir.layout import RunFolder
@@ -117,11 +118,11 @@ def test_metrics_have_each_epoch_once_whatever_was_lost(tmp_path: Path) -> None:
     recorder.new_attempt(())
     assert not folder.metrics.exists()
     for number in (1, 2, 3):
-        recorder.on_event(0, {"event": "epoch", **epoch(number)})
-        recorder.on_event(1, {"event": "epoch", **epoch(number)})
+        recorder.on_event(0, decode({"event": "epoch", **epoch(number)}))
+        recorder.on_event(1, decode({"event": "epoch", **epoch(number)}))
     assert lines(folder) == [1, 2, 3]
     recorder.new_attempt([epoch(1)])
-    recorder.on_event(0, {"event": "epoch", **epoch(2)})
+    recorder.on_event(0, decode({"event": "epoch", **epoch(2)}))
     assert lines(folder) == [1, 2]
     Recorder(folder, lambda: 0.0, 0.0).new_attempt([epoch(1), epoch(2), epoch(3)])
     assert lines(folder) == [1, 2, 3]
@@ -133,7 +134,7 @@ def test_metrics_have_each_epoch_once_whatever_was_lost(tmp_path: Path) -> None:
 def test_a_full_disk_costs_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = RunFolder(tmp_path)
     recorder = Recorder(folder, lambda: 0.0, 0.0)
-    recorder.on_event(0, {"event": "epoch", **epoch(1)})
+    recorder.on_event(0, decode({"event": "epoch", **epoch(1)}))
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -141,8 +142,8 @@ def test_a_full_disk_costs_no_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         patch.setattr(recorder_module, "append_json_line", full)
         patch.setattr(recorder_module, "write_text", full)
-        recorder.on_event(0, {"event": "epoch", **epoch(2)})
-        recorder.on_event(0, {"event": "epoch", **epoch(3)})
+        recorder.on_event(0, decode({"event": "epoch", **epoch(2)}))
+        recorder.on_event(0, decode({"event": "epoch", **epoch(3)}))
     assert lines(folder) == [1]
     recorder.catch_up()
     assert lines(folder) == [1, 2, 3]

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
 from tests.unit.bench.support import PLAN
 from tfmp.bench.analysis import Measurement
 from tfmp.bench.measure import Bench, Child, Interrupted, children_of, cpu_share, read_trial, wait_for
@@ -105,20 +104,6 @@ def test_a_run_is_the_users_own_and_only_a_reference_is_held_to_cores() -> None:
     assert run.cpus is None
     (alone,) = children_of(BENCH, Trial("alone", 1, 256, cores=1), Path("x"))
     assert alone.cpus == (4,)
-
-
-def test_the_child_keeps_to_its_cpus_and_does_not_outlive_its_parent() -> None:
-    one = sorted(os.sched_getaffinity(0))[-1]
-    code = "import os; print(sorted(os.sched_getaffinity(0)))"
-
-    def child(parent: int, cpus: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "tfmp.bench.child", str(parent), cpus, "launch", "-n", "1", "--"]
-        return subprocess.run([*command, sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
-
-    assert child(os.getpid(), str(one)).stdout == f"[worker 0] [{one}]\n"
-    assert child(os.getpid(), "-").stdout == f"[worker 0] {sorted(os.sched_getaffinity(0))}\n"
-    orphan = child(1, "-")
-    assert (orphan.returncode, orphan.stdout) == (143, "")
 
 
 def test_a_signal_that_hits_a_starting_child_too_is_an_interruption_not_a_failure(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The figures as a picture."""
+"""The figures as a picture; one is drawn in tests/cluster/test_commands.py."""
 
 from __future__ import annotations
 
@@ -11,13 +11,6 @@ from tests.unit.bench.support import PLAN, everything
 from tfmp.bench.analysis import analyse
 from tfmp.bench.plot import save_plot
 from tfmp.errors import TfmpError
-
-
-def test_the_plot_is_a_picture(tmp_path: Path) -> None:
-    save_plot(tmp_path / "bench.png", PLAN, analyse(PLAN, everything(), 0.975))
-    assert (tmp_path / "bench.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    save_plot(tmp_path / "little.png", PLAN, analyse(PLAN, everything()[:1], 0.975))
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["bench.png", "little.png"]
 
 
 def test_without_matplotlib_the_way_to_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

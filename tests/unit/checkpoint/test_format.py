@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from tfmp.checkpoint import writer
 from tfmp.checkpoint.format import Checkpoint, DamagedCheckpointError, load_checkpoint, newest_good, save_checkpoint
 from tfmp.errors import TfmpError
+from tfmp.events import CheckpointFailed, CheckpointSaved, WorkerEvent
 from tfmp.rundir.layout import RunFolder, write_json
 
 _ARRAYS: list[np.ndarray] = [
@@ -115,7 +114,7 @@ def test_a_checkpoint_is_written_beside_the_training_as_it_was(tmp_path: Path, m
         return save_checkpoint(folder, checkpoint)
 
     monkeypatch.setattr(writer, "save_checkpoint", slow)
-    events: list[Mapping[str, Any]] = []
+    events: list[WorkerEvent] = []
     checkpoint_writer = writer.CheckpointWriter(tmp_path, events.append)
     weights, history = np.ones(3), [1]
     checkpoint_writer.write(Checkpoint(0, 1, 10, [weights], {"history": history}), 0.0)
@@ -129,8 +128,9 @@ def test_a_checkpoint_is_written_beside_the_training_as_it_was(tmp_path: Path, m
     first, second = (load_checkpoint(tmp_path / f"step-{step:010d}.npz") for step in (1, 2))
     assert (first.arrays[0].tolist(), first.facts["history"]) == ([1, 1, 1], [1])
     assert (second.arrays[0].tolist(), second.facts["history"]) == ([7, 7, 7], [1, 2])
-    assert [event["event"] for event in events] == ["checkpoint", "checkpoint"]
-    assert events[1]["path"] == str(tmp_path / "step-0000000002.npz")
+    told = [(event.global_step, event.path) for event in events if isinstance(event, CheckpointSaved)]
+    assert told == [(step, str(tmp_path / f"step-{step:010d}.npz")) for step in (1, 2)]
+    assert len(events) == 2
 
 
 def test_a_full_disk_costs_the_checkpoint_and_any_other_error_the_run(
@@ -142,15 +142,14 @@ def test_a_full_disk_costs_the_checkpoint_and_any_other_error_the_run(
         raise errors.pop(0)
 
     monkeypatch.setattr(writer, "save_checkpoint", fails)
-    events: list[Mapping[str, Any]] = []
+    events: list[WorkerEvent] = []
     checkpoint_writer = writer.CheckpointWriter(tmp_path, events.append)
     checkpoint_writer.write(Checkpoint(1, 0, 10, []), 0.0)
     checkpoint_writer.write(Checkpoint(2, 0, 10, []), 0.0)
     with pytest.raises(ValueError, match="a bug"):
         checkpoint_writer.finish()
     checkpoint_writer.finish()
-    failed = {"event": "checkpoint_failed", "epoch": 1, "step": 0, "global_step": 10}
-    assert events == [{**failed, "reason": "No space left on device"}]
+    assert events == [CheckpointFailed(1, 0, 10, "No space left on device")]
 
 
 def test_a_run_folder_that_was_deleted_is_not_made_again(tmp_path: Path) -> None:

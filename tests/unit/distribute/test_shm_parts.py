@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.distribute.shm_support import Ranks, needs_futex
+from tests.cluster.shm_support import Ranks, needs_futex
 from tfmp.distribute.shm import JoinFailed, PeerLost, SharedMemoryGroup, futex, group, segment
 from tfmp.distribute.shm.barrier import FutexBarrier
 from tfmp.distribute.shm.errors import from_mask, to_mask

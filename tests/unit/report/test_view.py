@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 from typing import Any
 
+from tfmp.events import EpochEnd, Progress, Ready, Validating
 from tfmp.report.display import LiveDisplay, PlainDisplay
 from tfmp.report.view import View
 
-EPOCH = {"event": "epoch", "epoch": 1, "val_loss": 0.2, "loss": 0.25, "accuracy": 0.9, "val_accuracy": 0.91,
-         "seconds": 1.25, "samples_per_second": 48000.4, "step": 235}  # fmt: skip
+METRICS = {"val_loss": 0.2, "loss": 0.25, "accuracy": 0.9, "val_accuracy": 0.91}
+EPOCH = EpochEnd(1, METRICS, seconds=1.25, samples_per_second=48000.4, step=235)
 
 
 class Clock:
@@ -31,11 +32,11 @@ def view(**settings: Any) -> tuple[View, io.StringIO, Clock]:
 def test_plain_lines() -> None:
     shown, out, clock = view()
     clock.now += 3.25
-    shown.on_event(0, {"event": "ready"})
-    shown.on_event(1, {"event": "ready"})
-    shown.on_event(0, {"event": "progress", "epoch": 1, "step": 32, "loss": 0.5})
+    shown.on_event(0, Ready())
+    shown.on_event(1, Ready())
+    shown.on_event(0, Progress(1, 32, metrics={"loss": 0.5}))
     clock.now += 11
-    shown.on_event(0, {"event": "progress", "epoch": 1, "step": 64, "loss": 0.5, "samples_per_second": 1234.5})
+    shown.on_event(0, Progress(1, 64, 1234.5, {"loss": 0.5}))
     shown.on_event(0, EPOCH)
     shown.on_event(1, EPOCH)
     shown.on_line(1, "stderr", "a word of the worker's")
@@ -61,9 +62,9 @@ def test_quiet_and_verbose() -> None:
 def test_the_live_view_keeps_finished_lines_and_removes_its_bar() -> None:
     out = io.StringIO()
     live = View(LiveDisplay(out), epochs=5, steps_per_epoch=235, workers=1)
-    live.on_event(0, {"event": "progress", "epoch": 1, "step": 32, "loss": 0.5, "samples_per_second": 10.0})
-    live.on_event(0, {"event": "progress", "epoch": 1, "step": 64, "loss": 0.5, "samples_per_second": 10.0})
-    live.on_event(0, {"event": "validating"})
+    live.on_event(0, Progress(1, 32, 10.0, {"loss": 0.5}))
+    live.on_event(0, Progress(1, 64, 10.0, {"loss": 0.5}))
+    live.on_event(0, Validating(1))
     live.on_event(0, EPOCH)
     live.close()
     assert "epoch 1/5  loss 0.2500" in out.getvalue()

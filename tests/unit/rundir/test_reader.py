@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tfmp.events import EpochEnd, WeightsDigest
 from tfmp.rundir.layout import RunFolder, write_json
 from tfmp.rundir.reader import (
     EpochMetrics,
@@ -20,15 +21,14 @@ from tfmp.rundir.reader import (
 )
 from tfmp.rundir.recorder import Recorder
 
-EPOCH = {"event": "epoch", "epoch": 1, "loss": float("nan"), "accuracy": 0.9, "seconds": 1.25,
-         "samples_per_second": 48000.5, "step": 235}  # fmt: skip
+EPOCH = EpochEnd(1, {"loss": float("nan"), "accuracy": 0.9}, seconds=1.25, samples_per_second=48000.5, step=235)
 
 
 def test_what_the_recorder_writes_is_read_back(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     recorder = Recorder(folder, lambda: 100.0, 90.0)
     recorder.on_event(0, EPOCH)
-    recorder.on_event(0, {"event": "weights", "sha256": "abc"})
+    recorder.on_event(0, WeightsDigest("abc"))
     write_json(
         folder.summary,
         recorder.summary(status="done", workers=2, strategy="multi-worker", collective="shm", replicas=2),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tfmp.events import EpochEnd, FirstStep, Progress, Ready, Validating, WeightsDigest, WorkerEvent
 from tfmp.rundir.layout import RunFolder
 from tfmp.rundir.recorder import Recorder
 
-EPOCH = {"event": "epoch", "epoch": 1, "val_loss": 0.2, "loss": 0.25, "accuracy": 0.9, "val_accuracy": 0.91,
-         "seconds": 1.25, "samples_per_second": 48000.4, "step": 235}  # fmt: skip
+METRICS = {"val_loss": 0.2, "loss": 0.25, "accuracy": 0.9, "val_accuracy": 0.91}
+EPOCH = EpochEnd(1, METRICS, seconds=1.25, samples_per_second=48000.4, step=235)
 
 
 class Clock:
@@ -42,17 +44,19 @@ def test_metrics_have_a_line_an_epoch_from_rank_0_in_a_fixed_order(recorder: Rec
 
 
 def test_events_are_recorded_but_not_progress(recorder: Recorder, tmp_path: Path) -> None:
-    for event in ({"event": "ready", "replicas": 2}, {"event": "progress"}, {"event": "validating"}, EPOCH):
+    events: list[WorkerEvent] = [Ready(2), Progress(1, 2), Validating(1), EPOCH]
+    for event in events:
         recorder.on_event(1, event)
     (line,) = (tmp_path / "events.jsonl").read_text().splitlines()
     assert json.loads(line) == {"time": 100.0, "event": "ready", "rank": 1, "replicas": 2}
 
 
 def test_the_summary_holds_the_last_numbers_and_the_steady_throughput(recorder: Recorder) -> None:
-    recorder.on_event(0, {"event": "first_step"})
-    recorder.on_event(0, {"event": "weights", "sha256": "abc"})
+    recorder.on_event(0, FirstStep(1, 1))
+    recorder.on_event(0, WeightsDigest("abc"))
     for epoch, speed in enumerate([10.0, 100.0, 300.0, 200.0], start=1):
-        recorder.on_event(0, {**EPOCH, "epoch": epoch, "loss": 1.0 / epoch, "samples_per_second": speed})
+        metrics = {**METRICS, "loss": 1.0 / epoch}
+        recorder.on_event(0, replace(EPOCH, epoch=epoch, metrics=metrics, samples_per_second=speed))
     summary = recorder.summary(status="done", workers=2, strategy="multi-worker", collective="shm", replicas=2)
     assert summary["samples_per_second"] == 200.0, "the median without the first epoch"
     assert (summary["epochs"], summary["loss"], summary["val_accuracy"]) == (4, 0.25, 0.91)

@@ -8,10 +8,10 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tfmp.events import Ready, WorkerEvent
 from tfmp.workers.handle import WorkerHandle
 from tfmp.workers.spec import Stream, WorkerSpec
 
@@ -19,7 +19,7 @@ from tfmp.workers.spec import Stream, WorkerSpec
 class Seen:
     def __init__(self, path: Path) -> None:
         self.lines: list[tuple[int, Stream, str]] = []
-        self.events: list[tuple[int, dict[str, Any]]] = []
+        self.events: list[tuple[int, WorkerEvent]] = []
         self.selector = selectors.DefaultSelector()
         self.worker = WorkerHandle(
             WorkerSpec(2, {}, path, argv=("true",)),
@@ -48,7 +48,7 @@ def test_what_is_left_in_the_pipes_is_read_at_the_end(seen: Seen, tmp_path: Path
         os.write(stacks, b"in a collective")
         assert seen.worker.stacks() == "in a collective"
         seen.worker.end()
-        assert seen.events == [(2, {"event": "ready"})]
+        assert seen.events == [(2, Ready())]
     assert [line for line in seen.lines if line[1] == "stderr"] == [(2, "stderr", "Traceback")]
     assert "".join(text for _, stream, text in seen.lines if stream == "stdout") == "o" * 60_000 + "last words"
     assert (tmp_path / "w.log").stat().st_size == 60_000 + len("\nlast words") + len("Traceback\n")

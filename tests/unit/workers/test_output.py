@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from tfmp import ipc
 from tfmp.errors import TfmpError
+from tfmp.events import MAX_EVENT_BYTES, EventChannel, EventReader, Ready, UnknownEvent, encode
 from tfmp.workers import logs
-from tfmp.workers.events import MAX_EVENT_BYTES, EventChannel, EventReader
 from tfmp.workers.logs import MAX_LINE_BYTES, LineSplitter, LogFile, WorkerLog
 from tfmp.workers.spec import WorkerExit, WorkerSpec
 
@@ -160,12 +160,13 @@ def test_a_log_that_cannot_be_created_says_where(tmp_path: Path) -> None:
     assert caught.value.where == str(tmp_path / "file" / "worker-0.log")
 
 
-EVENTS = st.lists(st.dictionaries(st.text(max_size=4), st.one_of(st.integers(), st.text(max_size=9)), max_size=3))
+VALUES = st.dictionaries(st.text(max_size=4), st.one_of(st.integers(), st.text(max_size=9)), max_size=3)
+EVENTS = st.lists(st.builds(UnknownEvent, st.text(max_size=4), VALUES))
 
 
 @given(EVENTS, st.integers(1, 20))
-def test_events_arrive_whole_whatever_the_chunks(events: list[dict[str, object]], size: int) -> None:
-    data = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+def test_events_arrive_whole_whatever_the_chunks(events: list[UnknownEvent], size: int) -> None:
+    data = b"".join(json.dumps(encode(event)).encode() + b"\n" for event in events)
     reader = EventReader()
     got = [event for i in range(0, len(data), size) for event in reader.feed(data[i : i + size])]
     assert got == events
@@ -173,25 +174,27 @@ def test_events_arrive_whole_whatever_the_chunks(events: list[dict[str, object]]
 
 def test_torn_alien_and_oversized_events_are_dropped() -> None:
     reader = EventReader()
-    assert reader.feed(b'{"a": 1}\nnot json\n[1]\n{"b"') == [{"a": 1}]
-    assert reader.feed(b": 2}\n") == [{"b": 2}]
+    assert reader.feed(b'{"event": "a"}\nnot json\n[1]\n{"event"') == [UnknownEvent("a")]
+    assert reader.feed(b': "b"}\n') == [UnknownEvent("b")]
     for _ in range(MAX_EVENT_BYTES // 2**20 + 1):
         assert reader.feed(b"x" * 2**20) == []
     assert len(reader._held) <= MAX_EVENT_BYTES
-    assert reader.feed(b'{"part": "of it"}\n{"c": 3}\n{"torn') == [{"c": 3}]
+    assert reader.feed(b'{"event": "of it"}\n{"event": "c"}\n{"torn') == [UnknownEvent("c")]
 
 
 def test_a_channel_sends_lines_and_survives_its_reader() -> None:
     read_end, write_end = os.pipe()
     channel = EventChannel(write_end)
-    channel.send({"event": "ready", "text": "two\nlines"})
-    assert EventReader().feed(os.read(read_end, 4096)) == [{"event": "ready", "text": "two\nlines"}]
+    said = UnknownEvent("said", {"text": "two\nlines"})
+    channel.send(said)
+    channel.send(Ready(2))
+    assert EventReader().feed(os.read(read_end, 4096)) == [said, Ready(2)]
     with pytest.raises(TypeError):
-        channel.send({"event": object()})
+        channel.send(UnknownEvent("x", {"value": object()}))
     with pytest.raises(ValueError, match="at most"):
-        channel.send({"event": "x" * MAX_EVENT_BYTES})
+        channel.send(UnknownEvent("x" * MAX_EVENT_BYTES))
     os.close(read_end)
-    channel.send({"event": "nobody hears"})
+    channel.send(UnknownEvent("nobody hears"))
     os.close(write_end)
 
 

@@ -1,4 +1,4 @@
-"""Who broke, and who only noticed: judged by what each worker left behind, not by who ended first.
+"""Who broke, and who only noticed: judged once a failure, by what each worker left behind, not by who ended first.
 
 When one worker dies, its peers fail too, sometimes earlier: a collective is cut, the coordination service gives up. So
 a traceback of its own, an error it named, a signal from outside count for more than "peer gone"; the order of the
@@ -7,180 +7,265 @@ first signs decides only between equals.
 
 from __future__ import annotations
 
+import platform
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Any
+from typing import Any, Literal
 
-from tfmp.agent.restart_policy import Cause
-from tfmp.workers.spec import GroupResult, WorkerExit
+from tfmp.agent.failures.evidence import CRASHES, Evidence, Weight
+from tfmp.agent.failures.hang import HangReport
+from tfmp.agent.failures.hints import memory_hint, message_hint, signal_hint
+from tfmp.agent.failures.memory import MemoryEvidence
+from tfmp.errors import TfmpError
+from tfmp.workers.spec import GroupResult, signal_name
 
-#: What TensorFlow, gRPC, Gloo, NCCL and tfmp's own collective in shared memory say of a peer that is gone.
-_PEER_GONE = re.compile(
-    r"Collective ops is aborted|UnavailableError|AbortedError|CancelledError|DeadlineExceededError"
-    r"|Socket closed|[Cc]onnection reset by peer|Connection closed by peer|failed to connect to all addresses"
-    r"|stopped sending heartbeats|tasks are unhealthy|different incarnation|coordination service|Broken pipe"
-    r"|NCCL communicator was aborted|ProcessGroup.*(aborted|terminated)|DistBackendError|[Pp]eer (is )?gone"
-    r"|\bPeerLost\b|\bPeerLate\b|a call of this group has failed"
-)
-_TRACEBACK_END = re.compile(r"^([\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Refused))(?::\s*(.*))?$")
-_TRACEBACK_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+, in (\S+)')
+Cause = Literal["error", "crash", "hang", "signal", "preempted", "fork-server", "ports", "start"]
+"""Why a group failed.
+
+``error``: a worker reported one that a user can act on (a loss that is no number, a wrong file). ``crash``: it raised,
+exited, or crashed in native code. ``hang``: no step was finished for too long. ``signal``: it was killed or stopped
+from outside. ``preempted``: it was asked to leave, and left. ``fork-server``: the fork server died. ``ports``: a port
+was taken. ``start``: not all workers were ready in time.
+"""
+
 _PORT_TAKEN = re.compile(r"Could not start gRPC server|[Aa]ddress already in use|EADDRINUSE")
-_CRASHES = frozenset({signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP})
-
-
-class Weight(IntEnum):
-    """What a worker's end says about it, from nothing to its own fault."""
-
-    FINE = 0
-    VICTIM = 1
-    """It complains about others."""
-    SILENT = 2
-    """An exit code without a word."""
-    ASKED_TO_LEAVE = 3
-    OWN = 4
-    """An error or a traceback of its own, a signal, a process that stands still."""
+#: Ends that leave no word of their own: whether memory was the cause is worth knowing.
+_SILENT_SIGNALS = frozenset({signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS})
+_MESSAGE_CHARS = 300
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """What is known of one worker.
+class Setting:
+    """What a diagnosis knows of the run, to say where a failure is.
 
-    Args:
-        exit: How it ended.
-        error: The error it reported for the user to act on: ``what``, ``where``, ``hint``.
-        exception: Type and message of what it raised.
-        asked_to_leave: It left because it got a SIGTERM that tfmp did not send.
-        stands_still: It held the others up (see :mod:`tfmp.agent.failures.hang`).
-        stopped: By SIGSTOP.
-        tail: Its last lines.
-        step: Its last step, counted over the run; ``None``: before this attempt's first.
+    Attributes:
+        addresses: ``host:port`` by rank; ``None`` where a worker has none.
+        steps_per_epoch: Steps of an epoch; ``None`` for programs, of whose steps nothing is known.
     """
 
-    exit: WorkerExit
-    error: Mapping[str, Any] | None = None
-    exception: tuple[str, str] | None = None
-    asked_to_leave: bool = False
-    stands_still: bool = False
-    stopped: bool = False
-    tail: Sequence[str] = ()
-    step: int | None = None
-
-    @property
-    def rank(self) -> int:
-        """The worker."""
-        return self.exit.rank
-
-    @property
-    def weight(self) -> Weight:
-        """What speaks against it."""
-        if self.stands_still:
-            return Weight.OWN
-        if self.exit.cause != "failed":
-            return Weight.FINE
-        if self.error is not None:
-            return Weight.OWN
-        if self.asked_to_leave:
-            return Weight.ASKED_TO_LEAVE
-        said = self._words()
-        if _PEER_GONE.search(said):
-            return Weight.VICTIM
-        if self.exit.signal is not None or said:
-            return Weight.OWN
-        return Weight.SILENT
-
-    @property
-    def signature(self) -> str:
-        """What makes two failures the same: what was raised and where, without what changes. ``""``: unknown."""
-        if self.error is not None:
-            return str(self.error["what"])
-        said = self._words()
-        if not said or self.exit.signal is not None:
-            return f"signal {self.exit.signal}" if self.exit.signal is not None else ""
-        frames = [match.groups() for line in self.tail if (match := _TRACEBACK_FRAME.match(line))]
-        return f"{re.sub(r'0x[0-9a-f]+|[0-9]+', '#', said.splitlines()[0])} {frames[-3:]}"
-
-    def _words(self) -> str:
-        """What it raised, or, for a crash, what it printed last; ``""`` where it ended without a word."""
-        if self.exception is not None:
-            return ": ".join(self.exception)
-        if self.exit.signal is not None:
-            # Native code that gives up says why in its log; who is killed had been saying something else.
-            return "\n".join(self.tail[-12:]) if self.exit.signal in _CRASHES else ""
-        found = ""
-        in_traceback = False
-        for line in self.tail:
-            in_traceback = in_traceback or line.startswith(("Traceback (most recent call last)", "  File "))
-            if in_traceback and (match := _TRACEBACK_END.match(line)):
-                found, in_traceback = match[0], False
-        return found
+    addresses: Mapping[int, str | None] = field(default_factory=dict)
+    steps_per_epoch: int | None = None
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """Who is to blame.
+class Diagnosis:
+    """Why a group failed.
 
-    Args:
-        culprits: Ranks, the one to name first; empty if no worker is.
-        independent: Whether more than one failed by itself and each differently.
+    Attributes:
         cause: The kind of failure, for the restart policy.
+        culprits: Ranks, the one to name first; empty if no worker is to blame.
         victims: Ranks that failed because another did.
+        independent: Whether more than one failed by itself, each differently.
         step: The group's last step, counted over the run; ``None``: before this attempt's first.
         signature: See :class:`Evidence`.
+        evidence: By rank.
+        result: How the group ended.
+        memory: Of a culprit that ended without a word.
+        hang: Where each worker was, of a group that hung.
+        setting: What is known of the run.
+        ran_s: Seconds since the attempt's workers were started.
     """
 
-    culprits: tuple[int, ...]
-    independent: bool
     cause: Cause
+    culprits: tuple[int, ...]
     victims: tuple[int, ...]
-    step: int | None = None
-    signature: str = ""
-    evidence: Mapping[int, Evidence] = field(default_factory=dict)
+    independent: bool
+    step: int | None
+    signature: str
+    evidence: Mapping[int, Evidence]
+    result: GroupResult
+    memory: MemoryEvidence | None = None
+    hang: HangReport | None = None
+    setting: Setting = field(default_factory=Setting)
+    ran_s: float = 0.0
 
     @property
     def culprit(self) -> Evidence | None:
         """The worker to name."""
         return self.evidence[self.culprits[0]] if self.culprits else None
 
+    @property
+    def details(self) -> list[str]:
+        """Lines below the error."""
+        lines = self.memory.describe() if self.memory else []
+        return lines + (self.hang.describe()[1:] if self.hang else [])
 
-def judge(evidence: Sequence[Evidence], result: GroupResult) -> Verdict:
+    def short(self) -> str:
+        """Say it in a few words: ``worker 1 failed: signal 9 (SIGKILL)``."""
+        culprit = self.culprit
+        if culprit is None:
+            return self.result.problem or "the run failed"
+        failed = f"worker {culprit.rank} failed"
+        if culprit.error is not None:
+            return f"{failed}: {culprit.error.what}"
+        if culprit.stands_still:
+            problem = self.result.problem or "no step has finished"
+            names = ", ".join(map(str, self.culprits))
+            return problem if culprit.stopped else f"{problem}: worker {names} is not where the others are"
+        if culprit.asked_to_leave:
+            return f"{failed}: it was asked to leave by signal 15 (SIGTERM), and left"
+        if culprit.exception is not None and culprit.exit.signal is None:
+            lines = (line.strip() for line in culprit.exception.message.splitlines())
+            first_line = next(filter(None, lines), "")[:_MESSAGE_CHARS]
+            return f"{failed}: {culprit.exception.type}: {first_line}"
+        return f"{failed}: {culprit.exit.describe()}"
+
+    def to_error(self) -> TfmpError:
+        """The error for the user."""
+        result, culprit = self.result, self.culprit
+        if culprit is None:
+            addresses = self.setting.addresses
+            missing = ", ".join(f"worker {rank} ({addresses.get(rank) or 'local'})" for rank in result.not_ready)
+            hint = "see the workers' logs; cluster.start_timeout_s sets how long workers may take" if missing else None
+            return TfmpError(self.short(), where=missing or None, hint=hint, exit_code=result.exit_code)
+        where = self._where(culprit)
+        code = result.exit_code if culprit.stands_still else culprit.exit.shell_code
+        if culprit.error is not None:
+            own = culprit.error
+            where = f"{where}, {own.where}" if own.where else where
+            return TfmpError(own.what, where=where, hint=own.hint, exit_code=code)
+        what = f"{self.short()}{self._after_step(culprit)}"
+        if self.independent:
+            others = (self.evidence[rank] for rank in self.culprits[1:])
+            and_too = "; ".join(f"worker {other.rank}: {other.exit.describe()}" for other in others)
+            what += f"\n  and independently of it: {and_too}"
+        return TfmpError(what, where=where, hint=self.hint, exit_code=code)
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about it."""
+        culprit = self.culprit
+        if culprit is None:
+            return None
+        if culprit.stands_still:
+            if culprit.stopped:
+                return None
+            if culprit.step is None:
+                return (
+                    "--start-timeout (cluster.start_timeout_s) sets how long the first call into TensorFlow may take; "
+                    "training.steps_per_execution=1 makes it one step"
+                )
+            return "run.hang_timeout_s sets how long a step may take"
+        if self.memory is not None and culprit.exit.signal == signal.SIGKILL:
+            hint = memory_hint(self.memory.conclusion)
+            if hint is not None:
+                return hint
+        signum = signal.SIGTERM if culprit.asked_to_leave else culprit.exit.signal
+        return signal_hint(signum) or message_hint(culprit.tail)
+
+    @property
+    def taken_along(self) -> str | None:
+        """One line for the workers that the failure took along, or ``None``."""
+        parts = []
+        for exit in self.result.exits:
+            if exit.rank not in self.culprits:
+                how = f"{exit.describe()}, after it" if exit.cause == "failed" else exit.cause
+                parts.append(f"worker {exit.rank} ({how})")
+        return f"taken along: {', '.join(parts)}" if parts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``failure.json`` and the events of a restart hold of it."""
+        culprit = self.culprit
+        signum = culprit.exit.signal if culprit else None
+        return {
+            "cause": self.cause,
+            "worker": culprit.rank if culprit else None,
+            "host": platform.node(),
+            "signal": signal_name(signum) if signum is not None else None,
+            "culprits": list(self.culprits),
+            "independent": self.independent,
+            "victims": list(self.victims),
+            "step": self.step,
+            "log_tail": self.result.tail(culprit.rank) if culprit else [],
+            "memory_evidence": self.memory.to_json() if self.memory else None,
+            "hang": self.hang.to_json() if self.hang else None,
+            "workers": [
+                {
+                    "rank": exit.rank,
+                    "pid": exit.pid,
+                    "exit_code": exit.exit_code,
+                    "signal": exit.signal,
+                    "cause": exit.cause,
+                    "peak_rss_bytes": exit.peak_rss_bytes,
+                    "seconds": round(exit.seconds, 3),
+                }
+                for exit in self.result.exits
+            ],
+        }
+
+    def _where(self, culprit: Evidence) -> str:
+        address = self.setting.addresses.get(culprit.rank)
+        where = f"worker {culprit.rank}" + (f" ({address})" if address else "") + f" on {platform.node()}"
+        if len(self.culprits) > 1 and not self.independent:
+            where += f"; workers {', '.join(map(str, sorted(self.culprits)))} alike"
+        return where
+
+    def _after_step(self, culprit: Evidence) -> str:
+        if self.setting.steps_per_epoch is None:
+            return ""
+        if culprit.step is None:
+            return ", before its first step"
+        epoch, step = divmod(culprit.step - 1, self.setting.steps_per_epoch)
+        return f", after step {culprit.step:,} (epoch {epoch + 1}, step {step + 1:,})"
+
+
+def diagnose(
+    evidence: Sequence[Evidence],
+    result: GroupResult,
+    *,
+    memory_of: Callable[[int], MemoryEvidence] | None = None,
+    hang: HangReport | None = None,
+    setting: Setting | None = None,
+    ran_s: float = 0.0,
+) -> Diagnosis:
     """Find the culprit.
 
     Args:
         evidence: Of each worker.
         result: How the group ended.
+        memory_of: Tells what is known of the memory of a dead worker.
+        hang: Where the workers were, if the group hung.
+        setting: What is known of the run.
+        ran_s: Seconds since the attempt's workers were started.
     """
-    place = {rank: i for i, rank in enumerate(result.order)}
-    failed = [one for one in evidence if one.weight > Weight.FINE]
-    failed.sort(key=lambda one: (-one.weight, place.get(one.rank, len(place)), one.rank))
+    position = {rank: i for i, rank in enumerate(result.order)}
+    failed = [worker for worker in evidence if worker.weight > Weight.FINE]
+    failed.sort(key=lambda worker: (-worker.weight, position.get(worker.rank, len(position)), worker.rank))
     heaviest = failed[0].weight if failed else Weight.FINE
-    suspects = [one for one in failed if one.weight == heaviest]
-    # Exit codes without a word, and those who only eprint about others, do not speak of two causes.
+    suspects = [worker for worker in failed if worker.weight == heaviest]
+    # Exit codes without a word, and those who only complain about others, do not speak of two causes.
     if heaviest in (Weight.SILENT, Weight.VICTIM):
         suspects = suspects[:1]
-    signatures = {one.signature for one in suspects}
-    steps = [one.step for one in evidence if one.step is not None]
-    ranks = tuple(one.rank for one in suspects)
-    return Verdict(
-        culprits=ranks,
-        independent=heaviest is Weight.OWN and len(signatures) > 1,
-        cause=_cause(suspects[0] if suspects else None, evidence, result),
-        victims=tuple(one.rank for one in failed if one.rank not in ranks),
+    culprit = suspects[0] if suspects else None
+    culprits = tuple(worker.rank for worker in suspects)
+    silent = culprit is not None and culprit.exit.signal in _SILENT_SIGNALS and not culprit.stands_still
+    steps = [worker.step for worker in evidence if worker.step is not None]
+    return Diagnosis(
+        cause=_cause(culprit, evidence, result),
+        culprits=culprits,
+        victims=tuple(worker.rank for worker in failed if worker.rank not in culprits),
+        independent=heaviest is Weight.OWN and len({worker.signature for worker in suspects}) > 1,
         step=max(steps, default=None),
-        signature=suspects[0].signature if suspects else "",
-        evidence={one.rank: one for one in evidence},
+        signature=culprit.signature if culprit else "",
+        evidence={worker.rank: worker for worker in evidence},
+        result=result,
+        # One that stood still was killed by tfmp.
+        memory=memory_of(culprit.rank) if memory_of is not None and culprit is not None and silent else None,
+        hang=hang,
+        setting=setting or Setting(),
+        ran_s=ran_s,
     )
 
 
 def _cause(culprit: Evidence | None, evidence: Sequence[Evidence], result: GroupResult) -> Cause:
-    before_first_step = all(one.step is None for one in evidence)
-    if before_first_step and any(_PORT_TAKEN.search(line) for one in evidence for line in one.tail):
+    before_first_step = all(worker.step is None for worker in evidence)
+    if before_first_step and any(_PORT_TAKEN.search(line) for worker in evidence for line in worker.tail):
         return "ports"
     if culprit is None:
         if result.fork_server_lost:
-            return "helper"
+            return "fork-server"
         return "start" if result.not_ready else "hang"
     if culprit.error is not None:
         return "error"
@@ -188,6 +273,6 @@ def _cause(culprit: Evidence | None, evidence: Sequence[Evidence], result: Group
         return "signal" if culprit.stopped else "hang"
     if culprit.asked_to_leave:
         return "preempted"
-    if culprit.exit.signal is not None and culprit.exit.signal not in _CRASHES:
+    if culprit.exit.signal is not None and culprit.exit.signal not in CRASHES:
         return "signal"
     return "crash"

@@ -5,82 +5,65 @@ Whether the others go on is seen in their stacks: they are in the next execution
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
-
-from tfmp.agent.failures.hang import main_stack
+from tfmp.agent.failures.hang import STACKS_WAIT_S, main_stack
+from tfmp.events import TrainingStopped, UserError, WorkerEvent
+from tfmp.workers.group import WorkerGroup
 
 #: For the others to end the training too, before their stacks are asked for, and asked for again.
 _PATIENCE_S = 3.0
-#: For the workers to write down their stacks.
-_STACKS_WAIT_S = 0.5
 #: The bridge's function of one execution.
 _EXECUTION = "train_function"
 
 
-class DivergedStop:
+class DivergedStopDetector:
     """Finds workers that end the training alone.
 
     Attributes:
-        alone: Ranks of them, once they are found.
+        errors: Their errors by rank, once they are found.
     """
 
     def __init__(self) -> None:
-        self.alone: tuple[int, ...] = ()
+        self.errors: dict[int, UserError] = {}
         self._steps: dict[int, int] = {}
         self._since_s = 0.0
         self._asked_s: float | None = None
 
-    @property
-    def asked(self) -> bool:
-        """Whether the workers were asked for their stacks."""
-        return self._asked_s is not None
+    def on_event(self, rank: int, event: WorkerEvent, now_s: float) -> None:
+        """Take note of a callback that has ended the training."""
+        if isinstance(event, TrainingStopped):
+            if not self._steps:
+                self._since_s = now_s
+            self._steps[rank] = event.global_step
 
-    def stops(self, rank: int, step: int, now_s: float) -> None:
-        """A worker tells that a callback of its own ended the training after this step of the run."""
-        if not self._steps:
-            self._since_s = now_s
-        self._steps[rank] = step
+    def on_tick(self, group: WorkerGroup, now_s: float) -> None:
+        """Ask workers that go on where they are; stop the group if some go on without the others."""
+        if self._asked_s is not None:
+            if now_s - self._asked_s >= STACKS_WAIT_S:
+                self._asked_s, self._since_s = None, now_s
+                self._examine(group)
+        elif self._is_due(now_s) and not set(group.pids) <= set(self._steps):
+            self._asked_s = now_s
+            group.request_stacks()
 
-    def is_due(self, now_s: float, ranks: Collection[int]) -> bool:
-        """Whether to ask the workers for their stacks now.
+    def _is_due(self, now_s: float) -> bool:
+        return bool(self._steps) and not self.errors and now_s - self._since_s >= _PATIENCE_S
 
-        Args:
-            now_s: The time.
-            ranks: The workers that are alive.
-        """
-        if self.asked or self.alone or not self._steps or set(ranks) <= set(self._steps):
-            return False
-        if now_s - self._since_s < _PATIENCE_S:
-            return False
-        self._asked_s = now_s
-        return True
-
-    def examine(self, now_s: float, dumps: Mapping[int, str]) -> dict[int, dict[str, Any]]:
-        """Return the errors of the workers that ended the training alone, by rank; none if it cannot be told yet.
-
-        Args:
-            now_s: The time.
-            dumps: What ``faulthandler`` wrote, by rank.
-        """
-        if self._asked_s is None or now_s - self._asked_s < _STACKS_WAIT_S:
-            return {}
-        self._asked_s, self._since_s = None, now_s
+    def _examine(self, group: WorkerGroup) -> None:
         others = sorted(
             rank
-            for rank, text in dumps.items()
+            for rank, text in group.stacks().items()
             if rank not in self._steps and any(frame.function == _EXECUTION for frame in main_stack(text))
         )
         if not others:
-            return {}
-        self.alone = tuple(sorted(self._steps))
+            return
         names = ", ".join(map(str, others))
         going_on = f"worker {names} goes on" if len(others) == 1 else f"workers {names} go on"
-        return {
-            rank: {
-                "what": f"a callback of worker {rank} stopped the training after step {step:,}, {going_on}",
-                "where": "training.callbacks",
-                "hint": "decide alike on all workers: by `logs`, which are equal on all, not by the clock or the rank",
-            }
+        self.errors = {
+            rank: UserError(
+                f"a callback of worker {rank} stopped the training after step {step:,}, {going_on}",
+                "training.callbacks",
+                "decide alike on all workers: by `logs`, which are equal on all, not by the clock or the rank",
+            )
             for rank, step in self._steps.items()
         }
+        group.stop("a worker stopped training alone")

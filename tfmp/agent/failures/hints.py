@@ -1,10 +1,22 @@
-"""Known messages in the last lines of a failed worker, and what to do about each."""
+"""What to do about a failure: by the signal that ended the worker, by its memory, by messages in its last lines."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 
-_KNOWN = (
+_BY_SIGNAL = {
+    signal.SIGKILL: "the kernel's out-of-memory killer ends processes like this (look into dmesg, free some memory, or "
+    "use fewer workers); or someone ran kill -9",
+    signal.SIGSEGV: "a crash in native code; a refused allocation of memory can cause it",
+    signal.SIGABRT: "native code gave up; a refused allocation of memory can cause it",
+    signal.SIGTERM: "someone asked this process to end (kill, a scheduler, a container engine)",
+}
+_BY_MEMORY = {
+    "out of memory": "a smaller --batch-size, a smaller model, fewer workers, or a higher memory limit",
+    "killed from outside": "there is no sign of an out-of-memory kill: look for who sent it (kill -9, a scheduler)",
+}
+_BY_MESSAGE = (
     (
         "Collective ops must be configured at program startup",
         "create the strategy first: before any data set or tensor is made and any device listed",
@@ -23,7 +35,17 @@ _KNOWN = (
 )
 
 
-def known_hint(lines: Iterable[str]) -> str | None:
+def signal_hint(signum: int | None) -> str | None:
+    """What death by this signal most often means."""
+    return next((hint for known, hint in _BY_SIGNAL.items() if known == signum), None)
+
+
+def memory_hint(conclusion: str) -> str | None:
+    """What to do about a SIGKILL, by what the memory evidence concludes."""
+    return _BY_MEMORY.get(conclusion)
+
+
+def message_hint(lines: Iterable[str]) -> str | None:
     """The way out for the first known message found in ``lines``, or ``None``."""
     text = "\n".join(lines)
-    return next((hint for message, hint in _KNOWN if message in text), None)
+    return next((hint for message, hint in _BY_MESSAGE if message in text), None)

@@ -7,13 +7,14 @@ tells. Files are read below a root that is passed in.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from tfmp import procfs
+from tfmp.events import WorkerEvent
 from tfmp.procfs import GroupMemory
+from tfmp.workers.group import WorkerGroup
 
 Conclusion = Literal["out of memory", "killed from outside", "unknown"]
 
@@ -111,34 +112,30 @@ class MemoryWatch:
     """Samples the memory of the workers of one group.
 
     Args:
-        clock: Monotonic seconds.
         root: Where ``proc`` and ``sys`` lie.
     """
 
-    def __init__(self, clock: Callable[[], float], root: Path = procfs.ROOT) -> None:
-        self._clock = clock
+    def __init__(self, root: Path = procfs.ROOT) -> None:
         self._root = root
         self._curves: dict[int, deque[tuple[float, int]]] = {}
         self._groups: dict[int, tuple[Path | None, GroupMemory]] = {}
         self._machine_kills = procfs.machine_oom_kills(root)
         self._available: int | None = None
 
-    def look(self, pids: Mapping[int, int]) -> None:
-        """Take a sample of each living worker; for a tick.
+    def on_event(self, rank: int, event: WorkerEvent, now_s: float) -> None:
+        """Nothing: memory is seen from outside."""
 
-        Args:
-            pids: Process ids by rank.
-        """
-        now_s = self._clock()
+    def on_tick(self, group: WorkerGroup, now_s: float) -> None:
+        """Take a sample of each living worker."""
         self._available = procfs.meminfo_bytes("MemAvailable", self._root)
-        for rank, pid in pids.items():
+        for rank, pid in group.pids.items():
             if rank not in self._groups:
                 folder = procfs.memory_group(pid, self._root)
                 self._groups[rank] = (folder, procfs.group_memory(folder))
             if (size := procfs.resident_bytes(pid, self._root)) is not None:
                 self._curves.setdefault(rank, deque(maxlen=_SAMPLES)).append((now_s, size))
 
-    def memory_evidence(self, rank: int) -> MemoryEvidence:
+    def evidence(self, rank: int) -> MemoryEvidence:
         """Return what is known of a worker that has died."""
         curve = self._curves.get(rank, ())
         end_s = curve[-1][0] if curve else 0.0

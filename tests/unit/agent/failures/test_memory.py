@@ -1,9 +1,12 @@
-"""Death certificates: what the kernel's files said before and after."""
+"""Memory evidence: what the kernel's files said before and after."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -90,20 +93,22 @@ class Machine:
         self.write(f"{self.group}/{name}", f"oom_kill_disable 0\nunder_oom 0\noom_kill {count}\n")
 
 
+def group(pids: Mapping[int, int]) -> Any:
+    return SimpleNamespace(pids=pids)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_group_is_noted_while_the_process_lives(tmp_path: Path, version: int) -> None:
     machine = Machine(tmp_path, version)
-    now_s = [0.0]
-    watch = MemoryWatch(lambda: now_s[0], tmp_path)
+    watch = MemoryWatch(tmp_path)
     for second in range(140):
-        now_s[0] = float(second)
         machine.pages(10 + second)
-        watch.look({3: 7})
+        watch.on_tick(group({3: 7}), float(second))
     (tmp_path / "proc/7/cgroup").unlink()
     (tmp_path / "proc/7/statm").unlink()
-    watch.look({})
+    watch.on_tick(group({}), 140.0)
     machine.oom_kills(1)
-    found = watch.memory_evidence(3)
+    found = watch.evidence(3)
     page = os.sysconf("SC_PAGE_SIZE")
     assert found.conclusion == "out of memory"
     assert found.before == GroupMemory(None, 0)
@@ -112,10 +117,10 @@ def test_the_group_is_noted_while_the_process_lives(tmp_path: Path, version: int
     assert found.curve[0] == (119.0, 30 * page)
     assert (found.machine_oom_kills, found.available_bytes) == (0, 900 * 1024)
     machine.limit(str(400 * MIB))
-    assert MemoryWatch(lambda: 0.0, tmp_path).memory_evidence(9).conclusion == "unknown", "a worker nobody has seen"
+    assert MemoryWatch(tmp_path).evidence(9).conclusion == "unknown", "a worker nobody has seen"
 
 
 def test_this_process_can_be_looked_at() -> None:
-    watch = MemoryWatch(lambda: 0.0)
-    watch.look({0: os.getpid()})
-    assert (watch.memory_evidence(0).last_rss_bytes or 0) > MIB
+    watch = MemoryWatch()
+    watch.on_tick(group({0: os.getpid()}), 0.0)
+    assert (watch.evidence(0).last_rss_bytes or 0) > MIB

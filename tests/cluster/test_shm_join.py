@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.distribute.shm_support import KINDS, TOKEN, Ranks, names, needs_futex
+from tests.cluster.shm_support import KINDS, TOKEN, Ranks, names, needs_futex
 from tfmp.distribute.shm import JoinFailed, SharedMemoryGroup
 from tfmp.distribute.shm.barrier import resolve_kind
 from tfmp.distribute.shm.folder import SocketFolder

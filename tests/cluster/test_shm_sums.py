@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.unit.distribute.shm_support import TOKEN, Ranks, names, needs_futex
+from tests.cluster.shm_support import TOKEN, Ranks, names, needs_futex
 from tfmp.distribute.shm import CallMismatch, SharedMemoryGroup, views
 
 LENGTHS = [0, 1, 2, 1023, 100_000]
