@@ -11,8 +11,8 @@ import pytest
 
 from tests.train.conftest import mirrored
 from tests.train.small import BATCH, CLASSES, FEATURES, SAMPLES, SEED, samples
-from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
-from tfmp.checkpoint.format import Checkpoint, load_checkpoint
+from tfmp.checkpoint.callback import CheckpointCallback, CheckpointPolicy, ResumableCallbackList, TrainingStopped
+from tfmp.checkpoint.format import Checkpoint, load
 from tfmp.distribute import FitControl, bridge
 from tfmp.distribute.feed import Feed, FeedPlan
 from tfmp.rundir.layout import RunFolder
@@ -77,11 +77,15 @@ class Fit:
         policy = CheckpointPolicy(RunFolder(folder), enabled=True, every_s=0, chief=True, facts={})
         self.events: list[dict[str, Any]] = []
         self.early = keras.callbacks.EarlyStopping("val_loss", patience=10)
-        saving = Checkpoints(policy, control, lambda event: self.events.append(dict(event)), steps_per_epoch=STEPS)
+        saving = CheckpointCallback(
+            policy, control, lambda event: self.events.append(dict(event)), steps_per_epoch=STEPS
+        )
         callbacks = [self.early, StopAfter(control, stop_after), saving]
         self.seen: list[int] = []
         callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: self.seen.append(batch)))
-        loop = TrainingLoop(callbacks, control, resume, model=model, epochs=EPOCHS, steps_per_epoch=STEPS, history=[])
+        loop = ResumableCallbackList(
+            callbacks, control, resume, model=model, epochs=EPOCHS, steps_per_epoch=STEPS, history=[]
+        )
         start = (resume.epoch, resume.step) if resume else (0, 0)
         self.stopped = False
         try:
@@ -98,11 +102,11 @@ class Fit:
             )
             self.epochs = history.history
             self.logs = {name: values[-1] for name, values in self.epochs.items()}
-        except StopAgreed:
+        except TrainingStopped:
             self.stopped = True
         saving.finish()
         paths = [event["path"] for event in self.events if event["event"] == "checkpoint"]
-        self.checkpoint = load_checkpoint(Path(paths[-1]))
+        self.checkpoint = load(Path(paths[-1]))
 
     @property
     def state(self) -> list[bytes]:
@@ -176,6 +180,7 @@ def test_another_number_of_replicas_goes_on_with_the_same_samples(tmp_path: Path
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, cut: Fit) -> None:
-    wrong = Checkpoint(0, 4, STEPS, [np.zeros((3, 3)), *cut.checkpoint.arrays[1:]], cut.checkpoint.facts)
+    arrays = [np.zeros((3, 3)), *cut.checkpoint.arrays[1:]]
+    wrong = Checkpoint(0, 4, STEPS, cut.checkpoint.facts, arrays=arrays)
     with pytest.raises(Exception, match=r"another model: .*expected shape"):
         Fit(tmp_path, 2, resume=wrong)

@@ -65,6 +65,7 @@ class Attempts:
         self._inbox = inbox
         self._tell = tell
         self._made = 1
+        self._point: resume.ResumePoint | None = None
 
     def run(self, ports: HeldPorts | None, helper: ForkServer) -> int:
         """Run attempt after attempt, until one ends well, the user stops it, or the next would fail too.
@@ -91,7 +92,7 @@ class Attempts:
                     helper = self._means.start_fork_server()
                 with self._means.hold_ports() as ports:
                     self._run.recorder.restarts += 1
-                    self._run.resume_from(resume.choose(self._folder, self._tell), self._means.plan(ports))
+                    self._run.resume_from(self._point, self._means.plan(ports))
                     result = self._watch(helper, ports, f"starting {workers} again")
         finally:
             helper.close()
@@ -129,8 +130,9 @@ class Attempts:
     def _announce(self, findings: Findings, restart: Restart) -> None:
         """Say why, from where, and what is lost."""
         verdict = findings.verdict
-        point = resume.choose(self._folder, self._tell)
-        from_step = point.checkpoint.global_step if point else 0
+        # No worker is alive, so that this is still the newest one when they start again.
+        self._point = resume.choose(self._folder, self._tell)
+        from_step = self._point.header.global_step if self._point else 0
         lost = max(0, (verdict.step or from_step) - from_step)
         self._made += 1
         attempts = self._made + restart.allowed - restart.number

@@ -100,7 +100,7 @@ class Run:
         self._local = [worker for worker in self._plan.workers if worker.local]
         self.number = self._folder.next_attempt()
         self._folder.failure.unlink(missing_ok=True)  # of the attempt before: this one has not failed
-        self.recorder.new_attempt(point.checkpoint.facts["history"] if point and self._is_chief else ())
+        self.recorder.new_attempt(point.header.facts["history"] if point and self._is_chief else ())
 
     def watch(
         self,
@@ -127,7 +127,7 @@ class Run:
         self.attempt = self._new_attempt()
         watcher = Watcher(self._plan, self.recorder, self.attempt, self._options, self._config.cluster.private_network)
         self._last_steps = watcher.last_steps
-        from_step = self._point.checkpoint.global_step if self._point else 0
+        from_step = self._point.header.global_step if self._point else 0
         facts = {"attempt": self.number, "from_step": from_step, "workers": len(self._plan.workers)}
         self.recorder.note("start", **facts, plan=self._plan.to_json())
         watcher.say(announce)
@@ -263,7 +263,7 @@ class Run:
         plan, folder = self._plan, self._folder
         meeting = self.meeting or local_shm_setup(temporary, plan)
         run_dir = str(folder.path.absolute())
-        resume = str(self._point.path.absolute()) if self._point else None
+        resume = self._point.to_task() if self._point else None
         drills, self._drills = self._drills, []
         return [
             WorkerSpec(

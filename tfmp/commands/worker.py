@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfmp.agent.cluster_agent import TICK_S, GroupWatch, Interrupted, gather, leave_after_leader
-from tfmp.agent.cluster_resume import GoingOn, find_earlier, finished_message, point_from_leader
 from tfmp.agent.options import TrainOptions
 from tfmp.agent.placement import (
     Placement,
@@ -28,7 +27,14 @@ from tfmp.agent.placement import (
     own_dir,
     share_machine,
 )
-from tfmp.agent.resume import nothing_left, update_saved_config
+from tfmp.agent.resume import (
+    EarlierRun,
+    find_earlier,
+    finished_message,
+    nothing_left,
+    point_from_leader,
+    update_saved_config,
+)
 from tfmp.agent.run import PRELOAD, Run
 from tfmp.agent.shm_setup import compose_shm_setup, settle_collective, shared_shm_setup, shm_domain
 from tfmp.cluster.discovery.choose import Asked, Source, discover
@@ -180,7 +186,7 @@ class _Prepared:
     machine: Machine
     dataset: CachedDataset
     plan: Plan
-    going_on: GoingOn
+    going_on: EarlierRun
     warnings: tuple[str, ...]
 
 
@@ -318,7 +324,7 @@ def _train(
     run = Run(config, plan, folder, prepared.dataset, options.common)
     if earlier is not None or point is not None:
         if options.common.verbosity >= 0:
-            say(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
+            say(f"resuming at {point.header.describe()}" if point else "no checkpoint: from the beginning")
         folder.remove_temporaries()
         run.resume_from(point)
     watch = GroupWatch(session, run, place.rank, place.names[place.rank], place.roster.label(place.rank))
