@@ -135,7 +135,7 @@ def finished_epochs(folder: RunFolder, config: RunConfig) -> int | None:
 
 def nothing_left(folder: Path | str, epochs: int) -> str:
     """The line for a run that has nothing left to do."""
-    return f"nothing left to do: {folder} has ended well after {count(epochs, 'epoch')}"
+    return f"nothing left to do: {folder} finished after {count(epochs, 'epoch')}"
 
 
 def check_same_run(folder: RunFolder, resolved: Resolved) -> None:
@@ -153,7 +153,7 @@ def check_same_run(folder: RunFolder, resolved: Resolved) -> None:
         raise UsageError(
             f"{key} decides the numbers of a run: expected {was} as when it was started, received {is_now}{more}",
             where=f"{resolved.origin(key)}, {folder.config}",
-            hint="leave it as it was, or start a new run with another --run-dir",
+            hint="restore the earlier value, or start a new run with another --run-dir",
         )
 
 

@@ -23,7 +23,7 @@ _STATE_ATTRIBUTES = {
 
 
 class TrainingStopped(Exception):
-    """All workers have stopped after the same step, as agreed, and the last checkpoint is on its way to the disk."""
+    """All workers have stopped after the same step, as agreed, and the last checkpoint is on the disk."""
 
 
 @dataclass(frozen=True)

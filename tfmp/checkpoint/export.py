@@ -56,5 +56,5 @@ def save_model(model: Any, state: Values, path: Path) -> None:
         raise TfmpError(
             f"the model cannot be written: {error.strerror or error}",
             where=str(path),
-            hint="make room; --resume then goes on from the last checkpoint",
+            hint="free disk space; --resume then continues from the last checkpoint",
         ) from error

@@ -94,5 +94,5 @@ class Snapshots:
                 what = f"{variables[place].path}: expected shape {expected[place]}, found {found[place]}"
             raise TfmpError(
                 f"the checkpoint is of another model: {what}",
-                hint="go on with the model the run was started with, or train into another --run-dir",
+                hint="resume with the model that the run was started with, or use another --run-dir",
             )

@@ -66,8 +66,8 @@ def locked(folder: RunFolder) -> Iterator[None]:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            hint = "wait for its end, or stop it; `lsof +D` on the folder names it"
-            raise UsageError("this run is going on", where=str(folder.path), hint=hint) from error
+            hint = "wait until it ends, or stop it; `lsof +D` on the folder names it"
+            raise UsageError("another tfmp is running in this folder", where=str(folder.path), hint=hint) from error
         except OSError:
             pass  # a file system without locks
         yield

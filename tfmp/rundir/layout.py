@@ -85,7 +85,7 @@ class RunFolder:
             TfmpError: It was deleted or moved.
         """
         if not self.config.exists():
-            what = "the run folder is gone: it was deleted or moved while the run went on"
+            what = "the run folder is gone: it was deleted or moved during the run"
             raise TfmpError(what, where=str(self.path), hint="start again, or put it back and use --resume")
 
     def remove_temporaries(self) -> None:
