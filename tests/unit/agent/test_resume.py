@@ -97,7 +97,8 @@ def test_auto_means_the_collective_that_the_run_began_with(
 
 
 def test_two_launchers_never_share_a_run_folder(tmp_path: Path) -> None:
-    with locked(RunFolder(tmp_path)), pytest.raises(UsageError, match="another tfmp is running in this folder"), locked(RunFolder(tmp_path)):
+    running = "another tfmp is running in this folder"
+    with locked(RunFolder(tmp_path)), pytest.raises(UsageError, match=running), locked(RunFolder(tmp_path)):
         pass
     with locked(RunFolder(tmp_path)):
         pass
