@@ -242,7 +242,7 @@ def test_a_run_folder_that_is_deleted_ends_the_run_and_is_not_made_again(tmp_pat
         shutil.rmtree(folder.parent)
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert f"error: the run folder is gone: it was deleted or moved while the run went on\n  where: {folder}" in out
+    assert f"error: the run folder is gone: it was deleted or moved during the run\n  where: {folder}" in out
     assert not re.search("Traceback|restarting", out)
     assert not folder.parent.exists()
 

@@ -103,11 +103,14 @@ class TrainingWorkload:
         self._shm_setup = shm_setup
         self._tell = tell
 
+    def check(self) -> None:
+        """See :class:`tfmp.agent.controller.Workload`."""
+        self._folder.require()
+
     def rewind(self) -> int:
         """See :class:`tfmp.agent.controller.Workload`."""
-        self._folder.require()  # what is to go on there
         self._point = resume.choose(self._folder, self._tell)
-        return self._point.checkpoint.global_step if self._point else 0
+        return self._point.header.global_step if self._point else 0
 
     @contextmanager
     def attempt(self) -> Iterator[TrainingAttempt]:
@@ -134,8 +137,8 @@ class TrainingWorkload:
                     ),
                     on_ready=ports.release if ports else noop,  # every worker has its own port by then
                     plan=plan,
-                    from_step=point.checkpoint.global_step if point else 0,
-                    history=point.checkpoint.facts["history"] if point and plan.workers[0].local else (),
+                    from_step=point.header.global_step if point else 0,
+                    history=point.header.facts["history"] if point and plan.workers[0].local else (),
                 )
             finally:
                 folder.remove_temporaries()
@@ -143,7 +146,7 @@ class TrainingWorkload:
     def _specs(self, plan: Plan, number: int, temporary: Path, faults: Sequence[Fault]) -> list[WorkerSpec]:
         shm_setup = self._shm_setup or local_shm_setup(temporary, plan)
         run_dir = str(self._folder.path.absolute())
-        resume_file = str(self._point.path.absolute()) if self._point else None
+        resume_point = self._point.to_task() if self._point else None
         return [
             WorkerSpec(
                 rank=worker.rank,
@@ -152,7 +155,7 @@ class TrainingWorkload:
                 log_path=self._folder.log(number, worker.rank),
                 target="tfmp.trainer.worker:main",
                 payload=worker_payload(
-                    self._config, plan, worker.rank, run_dir, self._dataset, meeting=shm_setup, resume=resume_file
+                    self._config, plan, worker.rank, run_dir, self._dataset, meeting=shm_setup, resume=resume_point
                 )
                 | {"drills": [fault.to_json() for fault in faults if fault.rank == worker.rank]},
                 cpus=worker.cpus,

@@ -10,15 +10,14 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tfmp.errors import TfmpError
+from tfmp.rundir.layout import atomic_write, write_text
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
@@ -231,7 +230,7 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
     digest = hashlib.sha256()
     data_path = directory / f"{stem}.bin"
     position = 0
-    with _replacing(data_path) as file:
+    with atomic_write(data_path) as temporary, temporary.open("wb") as file:
         for name, array in arrays.items():
             padding = bytes(-position % ALIGNMENT_BYTES)
             layouts[name] = ArrayLayout(array.dtype.str, tuple(array.shape), position + len(padding))
@@ -243,36 +242,14 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
             position = layouts[name].end_bytes
     header = DatasetHeader(dataset.name, dataset.classes, data_path.name, position, digest.hexdigest(), layouts)
     path = directory / f"{stem}.json"
-    with _replacing(path) as file:
-        file.write(header.to_json().encode())
+    write_text(path, header.to_json())
     return CachedDataset(path, header)
 
 
 def remove_temporaries(directory: Path) -> None:
     """Remove what killed makers left. Right only under the folder's lock: then no maker is alive."""
-    for path in directory.glob(".*.tmp"):
+    for path in directory.glob(".*.tmp*"):
         path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    # os.open, not tempfile: the umask decides who may read, so that a shared cache folder works.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _sha256(file: IO[bytes]) -> str:

@@ -144,7 +144,7 @@ def worker_payload(
     dataset: CachedDataset,
     *,
     meeting: ShmSetup | None,
-    resume: str | None,
+    resume: Mapping[str, str] | None,
 ) -> dict[str, Any]:
     """What worker ``rank`` is told: the fields of :class:`tfmp.trainer.worker.WorkerTask`."""
     worker = plan.workers[rank]

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tfmp.checkpoint.format import load_checkpoint
+from tfmp.checkpoint.format import load
 from tfmp.config import RunConfig, load_run_config
 from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
@@ -53,7 +53,7 @@ class WorkerTask:
         meeting: Where this host's workers share memory (see :meth:`tfmp.agent.shm_setup.ShmSetup.of`), if they do.
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
-        resume: Checkpoint file to go on from; ``None``: from the start.
+        resume: ``path`` and ``digest`` of the checkpoint to resume from, verified; ``None``: from the start.
         drills: Faults to commit on purpose (see :mod:`tfmp.agent.failures.injection`).
     """
 
@@ -69,7 +69,7 @@ class WorkerTask:
     steps_per_execution: int
     compiled: Literal["none", "apply", "all"]
     meeting: Mapping[str, Any] | None = None
-    resume: str | None = None
+    resume: Mapping[str, str] | None = None
     drills: tuple[dict[str, Any], ...] = ()
 
 
@@ -99,7 +99,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     import keras
     import tensorflow as tf
 
-    from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
+    from tfmp.checkpoint.callback import CheckpointCallback, CheckpointPolicy, ResumableCallbackList, StopAgreed
     from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
     from tfmp.distribute import StrategySpec, bridge, build_strategy
     from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
@@ -110,7 +110,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
     folder = RunFolder(Path(task.run_dir))
     config = load_run_config(folder.config)
     chief = task.rank == 0
-    resume = load_checkpoint(Path(task.resume)) if task.resume else None
+    resume = load(Path(task.resume["path"]), verified=task.resume["digest"]) if task.resume else None
     spec = StrategySpec(
         kind=config.cluster.strategy,
         replicas=task.replicas,
@@ -179,7 +179,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         drills = FaultInjector(list(task.drills), control, steps, folder.checkpoints)
         send = drills.watching(channel.send)
         callbacks.append(drills)
-    checkpoints = Checkpoints(policy, control, send, steps_per_epoch=steps)
+    checkpoints = CheckpointCallback(policy, control, send, steps_per_epoch=steps)
     if drills is not None:
         drills.finish_saving = checkpoints.finish
     callbacks.append(checkpoints)
@@ -196,7 +196,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             steps_per_epoch=steps,
             shuffle=False,
             verbose=0,
-            callbacks=TrainingLoop(
+            callbacks=ResumableCallbackList(
                 callbacks, control, resume, model=model, epochs=epochs, steps_per_epoch=steps, history=history
             ),
             validation_data=validation_feed.dataset(strategy, repeat_epoch=True),
