@@ -13,6 +13,7 @@ from tfmp.checkpoint.format import Checkpoint
 from tfmp.checkpoint.snapshot import Snapshots
 from tfmp.checkpoint.writer import CheckpointWriter, Send
 from tfmp.distribute.control import FitControl
+from tfmp.distribute.keras_hooks import strategy_of
 from tfmp.events import Saving, TrainingStopped
 from tfmp.rundir.layout import RunFolder
 
@@ -185,7 +186,7 @@ class TrainingLoop(keras.callbacks.CallbackList):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Put back weights, optimizer, random numbers and what callbacks remember."""
-        self.snapshots = Snapshots(self.model, self.model._distribute_strategy)
+        self.snapshots = Snapshots(self.model, strategy_of(self.model))
         super().on_train_begin(logs)
         if self._resume is not None:
             self.snapshots.restore(self._resume.arrays, metrics=False)

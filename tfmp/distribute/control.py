@@ -52,7 +52,7 @@ class FitControl:
 
     def agree(self, sums: Sequence[float]) -> None:
         """Take the sum of all workers' wishes."""
-        self.stop_agreed, self.save_agreed = (float(one) > 0 for one in sums)
+        self.stop_agreed, self.save_agreed = (float(total) > 0 for total in sums)
         if self.save_agreed:
             self.save_wanted = False
 

@@ -216,7 +216,7 @@ class Execution:
 def _flat_results(name: str, value: Any) -> dict[str, Any]:
     """A metric's result as Keras logs it: a dict, also inside a dict, is spread out."""
     if isinstance(value, dict):
-        return {key: one for inner, part in value.items() for key, one in _flat_results(inner, part).items()}
+        return {key: part for name, inner in value.items() for key, part in _flat_results(name, inner).items()}
     return {name: value}
 
 

@@ -8,7 +8,7 @@
 
 Only public hooks of Keras are replaced (``make_train_function``, ``make_test_function``, ``reset_metrics``,
 ``get_metrics_result``), on the instance: the model's class, its configuration and its saved file stay what they
-were. The one private hook, the symbolic build, is in :mod:`tfmp.distribute.keras_hooks`.
+were. Private hooks are in :mod:`tfmp.distribute.keras_hooks`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def bridge(
     keras_hooks.check_model_hooks(model)
     if not model.compiled:
         raise TfmpError("expected a compiled model", where=f"model {model.name!r}", hint="call model.compile(…) first")
-    if model._distribute_strategy is None:
+    strategy = keras_hooks.strategy_of(model)
+    if strategy is None:
         raise TfmpError(
             "the model was built outside the strategy",
             where=f"model {model.name!r}",
@@ -91,7 +92,7 @@ def bridge(
             where=f"class {type(model).__name__}",
             hint="override compute_loss or compute_metrics instead",
         )
-    reducer = reducer or Reducer(model._distribute_strategy.num_replicas_in_sync)
+    reducer = reducer or Reducer(strategy.num_replicas_in_sync)
     compiled = jit_compile if isinstance(jit_compile, str) else "all" if jit_compile else "none"
     _Bridge(model, feed, validation_feed, compiled, autograph, reducer, control or FitControl()).install()
     return model
@@ -111,7 +112,7 @@ class _Bridge:
         control: FitControl,
     ) -> None:
         self.model = model
-        self.strategy: tf.distribute.Strategy = model._distribute_strategy
+        self.strategy: tf.distribute.Strategy = keras_hooks.strategy_of(model)
         self.feed = feed
         self.validation_feed = validation_feed
         self.compiled = compiled
@@ -201,11 +202,7 @@ class _Bridge:
         for feed in (self.feed, self.validation_feed):
             if feed is not None:
                 return feed.batch_spec()
-
-        def first(spec: Any) -> Any:
-            return spec._value_specs[0] if isinstance(spec, tf.TypeSpec) and hasattr(spec, "_value_specs") else spec
-
-        return keras.tree.map_structure(first, element_spec)
+        return keras.tree.map_structure(keras_hooks.first_replica_spec, element_spec)
 
     def _metric_variables(self) -> list[Any]:
         tracker = keras_hooks.loss_tracker(self.model)

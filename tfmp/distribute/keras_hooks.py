@@ -85,6 +85,26 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
+def strategy_of(model: Any) -> Any:
+    """The strategy that ``model`` was built under; ``None`` if it was built under none."""
+    return model._distribute_strategy
+
+
+def all_layers(model: Any) -> list[Any]:
+    """All layers of ``model``, also those inside other layers; the model itself is not among them."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def own_variables(layer: Any) -> list[Any]:
+    """The variables of a layer itself, without those of layers inside it."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def first_replica_spec(spec: Any) -> Any:
+    """The first replica's part of an element spec of a distributed data set; another spec as it is."""
+    return spec._value_specs[0] if isinstance(spec, tf.TypeSpec) and hasattr(spec, "_value_specs") else spec
+
+
 def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_spec: Callable[[Any], Any]) -> None:
     """Make ``model`` build itself from shapes alone, instead of reducing a real batch over all workers.
 
@@ -247,16 +267,15 @@ def take_summed_gradients(optimizer: Any) -> None:
     Raises:
         TfmpError: The optimizer has no such step: this Keras changed in a way tfmp does not know.
     """
-    one = optimizer
-    while one is not None:
-        if not hasattr(one, "_all_reduce_sum_gradients"):
+    while optimizer is not None:
+        if not hasattr(optimizer, "_all_reduce_sum_gradients"):
             raise TfmpError(
-                f"Keras {keras.__version__}'s {type(one).__name__} has no _all_reduce_sum_gradients",
+                f"Keras {keras.__version__}'s {type(optimizer).__name__} has no _all_reduce_sum_gradients",
                 where="tfmp.distribute.keras_hooks",
                 hint="use a Keras that this tfmp was tested on (see README), or a newer tfmp",
             )
-        one._all_reduce_sum_gradients = list
-        one = getattr(one, "inner_optimizer", None)
+        optimizer._all_reduce_sum_gradients = list
+        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 #: TensorFlow versions whose XLA knows :data:`_IN_ORDER`; an unknown flag in XLA_FLAGS ends the process.

@@ -35,7 +35,7 @@ def unsupported_reason(model: Any, strategy: tf.distribute.Strategy, reducer: Re
         return "a metric given as metrics= takes no sample weights (weighted_metrics= does)"
     if len({v.dtype for v in [*model.trainable_weights, *ReplicaStep(model, reducer).statistics()]}) != 1:
         return "the weights are of several types"
-    if any(isinstance(layer, keras.layers.Embedding) for layer in model._flatten_layers()):
+    if any(isinstance(layer, keras.layers.Embedding) for layer in keras_hooks.all_layers(model)):
         return "the gradient of an Embedding is sparse"
     if any(v.synchronization == "on_read" for v in model.non_trainable_weights):
         return "a layer's state is spread over replicas"
@@ -131,7 +131,7 @@ class LocalStep:
         self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, None, y_pred))
         dense = [gradient for gradient in gradients if gradient is not None]
         statistics = [v.value for v in self.replica_step.statistics()]
-        flat = [tf.reshape(one, [-1]) for one in (*dense, *statistics)]
+        flat = [tf.reshape(part, [-1]) for part in (*dense, *statistics)]
         return tf.concat([*flat, [tf.cast(loss, dense[0].dtype)]], 0)
 
     def _run_apply(self, total: tf.Tensor) -> None:

@@ -1,19 +1,29 @@
-"""How vectors are summed over replicas: TensorFlow's own collectives, or the memory that one host's workers share."""
+"""How vectors are summed over replicas.
+
+With TensorFlow's own collectives, in the memory that one host's workers share, or, over several hosts with several
+workers each, in the memory of each host and between one worker of each: a vector then crosses the network once a host
+instead of once a worker. The first worker of a host leads it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import threading
+import zlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfmp.distribute.threads import keeping_its_thread
-
 if TYPE_CHECKING:
     from tfmp.distribute.shm import SharedMemoryGroup
 
 _SHARED_DTYPES = (tf.float32, tf.float64)
+#: Far from the keys that tf.distribute counts up from 1 (group keys) and 100 (instance keys).
+_GROUP_KEY = 1 << 28
+_INSTANCE_KEYS = 1 << 29
+_kept = threading.local()
 
 
 class Reducer:
@@ -61,13 +71,13 @@ class Reducer:
         if self.replicas == 1:
             return vector
 
-        def one(value: tf.Tensor) -> tf.Tensor:
+        def all_reduce(value: tf.Tensor) -> tf.Tensor:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
         # The output of a compiled function has no device of its own, which the collective insists on.
         with tf.device(strategy.extended.worker_devices[0]):
             vector = tf.identity(vector)
-        return strategy.experimental_local_results(strategy.run(one, args=(vector,)))[0]
+        return strategy.experimental_local_results(strategy.run(all_reduce, args=(vector,)))[0]
 
     def _all_reduce(self, values: list[Any]) -> list[Any]:
         return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values))
@@ -112,3 +122,86 @@ class SharedMemoryReducer(Reducer):
         total = tf.numpy_function(keeping_its_thread(function), [vector], vector.dtype, stateful=True)
         total.set_shape(vector.shape)
         return total
+
+
+class LeaderRing:
+    """TensorFlow's ring between the leaders alone.
+
+    ``tf.distribute`` has no collective over some of its workers, so this is the operation beneath it. Its result has
+    the same bits on all leaders.
+
+    Args:
+        hosts: Number of hosts, and so of leaders.
+        device: This leader's device, as the strategy names it.
+    """
+
+    def __init__(self, hosts: int, device: str) -> None:
+        self._hosts = hosts
+        self._device = device
+        with tf.init_scope(), tf.device(device):
+            # Calls follow each other in the order of the program, the same on all leaders.
+            self._ordering = tf.Variable(0.0, trainable=False)
+
+    def sum(self, vector: tf.Tensor) -> tf.Tensor:
+        """Sum a vector [length] over all leaders."""
+        if self._hosts == 1:
+            return vector
+        # The same on all leaders whatever each has traced before; two calls of one shape may share a key.
+        key = zlib.crc32(f"{vector.dtype.name} {vector.shape}".encode()) % _INSTANCE_KEYS + _GROUP_KEY
+        with tf.device(self._device):
+            return tf.raw_ops.CollectiveReduceV2(
+                input=tf.identity(vector),
+                group_size=self._hosts,
+                group_key=_GROUP_KEY,
+                instance_key=key,
+                ordering_token=[self._ordering.handle],
+                merge_op="Add",
+                final_op="Id",
+                communication_hint="ring",
+            )
+
+
+class HostsReducer(SharedMemoryReducer):
+    """Sums in each host's memory, between the hosts' leaders, and hands the result to each host's workers.
+
+    Args:
+        group: The workers of this host, met.
+        replicas: Replicas over all hosts, one a worker.
+        ring: The hosts' leaders; used by rank 0 of the group.
+    """
+
+    name = "hierarchical"
+
+    def __init__(self, group: SharedMemoryGroup, replicas: int, ring: LeaderRing) -> None:
+        super().__init__(group)
+        self.replicas = replicas
+        self._ring = ring
+
+    def _shared(self, vector: tf.Tensor, *, lasting: bool) -> tf.Tensor:
+        total = self._call(self._group.all_reduce, vector)
+        if self._group.rank == 0:
+            total = self._ring.sum(total)
+        return self._call(self._broadcast_copied if lasting else self._group.broadcast, total)
+
+    def _broadcast_copied(self, vector: Any) -> Any:
+        return self._group.broadcast(vector).copy()
+
+
+def keeping_its_thread(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap a function for ``tf.numpy_function``, so that calls from one thread of TensorFlow are cheap.
+
+    TensorFlow takes the interpreter lock with ``PyGILState_Ensure``. In a thread that Python does not know this makes
+    a new thread state, with 16 KB mapped and unmapped by the kernel, and the end of the call destroys it: about 25 µs
+    a call with CPython 3.11. Here the first call on a thread enters once more and never leaves, so that the state
+    stays as long as the thread. There are as many as TensorFlow's pool has threads.
+    """
+    ensure = ctypes.pythonapi.PyGILState_Ensure
+
+    def call(value: Any) -> Any:
+        try:
+            _kept.entered  # noqa: B018
+        except AttributeError:
+            _kept.entered = ensure()
+        return function(value)
+
+    return call

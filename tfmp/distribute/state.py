@@ -82,7 +82,7 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
     """
     replicas = strategy.num_replicas_in_sync
 
-    def one() -> tf.Tensor:
+    def gather_one_row() -> tf.Tensor:
         flat = tf.concat([tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables], 0)
         rank = tf.distribute.get_replica_context().replica_id_in_sync_group
         # -0.0, not 0.0, is what added to any number leaves it as it is, bit for bit.
@@ -90,7 +90,7 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
         (gathered,) = Reducer(replicas).sum([rows])
         return gathered
 
-    compiled = tf.function(lambda: strategy.run(one), autograph=False)
+    compiled = tf.function(lambda: strategy.run(gather_one_row), autograph=False)
 
     def gather() -> list[npt.NDArray[Any]]:
         if not variables:

@@ -194,7 +194,7 @@ class ReplicaStep:
             return
 
         def real_rows(value: Any) -> Any:
-            return keras.tree.map_structure(lambda one: None if one is None else one[:n_local], value)
+            return keras.tree.map_structure(lambda rows: None if rows is None else rows[:n_local], value)
 
         def update() -> tf.Tensor:
             model.compute_metrics(real_rows(x), real_rows(y), real_rows(y_pred), sample_weight=real_rows(sample_weight))
@@ -205,7 +205,7 @@ class ReplicaStep:
 
 
 def combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: Any) -> Any:
-    """The ``sample_weight`` for Keras: the user's own times the weight of each row.
+    """The ``sample_weight`` for Keras: the user's times the weight of each row.
 
     A loss has one value per row and position ([P], [P, time], [P, height, width]), and Keras stretches a weight by one
     dimension only, so it is shaped to the loss values here.
@@ -228,7 +228,7 @@ def combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: An
 
 
 def _first_input(x: Any) -> Any:
-    return next(one for one in keras.tree.flatten(x) if one is not None)
+    return next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)
 
 
 def _rows(x: Any) -> tf.Tensor:

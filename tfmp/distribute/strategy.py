@@ -83,7 +83,7 @@ def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
 
 def first_local(strategy: tf.distribute.Strategy, value: Any) -> Any:
     """The value of this worker's first replica, of anything ``strategy.run`` returned."""
-    return tf.nest.map_structure(lambda one: strategy.experimental_local_results(one)[0], value)
+    return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], value)
 
 
 def _prepare_devices(spec: StrategySpec) -> None:

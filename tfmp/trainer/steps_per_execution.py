@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from tfmp.distribute import keras_hooks
 from tfmp.planning.batches import most_steps_per_execution
 
 _BATCH_HOOKS = (
@@ -32,8 +33,8 @@ def work_per_row(model: Any) -> int | None:
         model: A built Keras model. A convolution uses its kernel at every position, a recurrent layer at every step.
     """
     work = 0
-    for layer in model._flatten_layers(include_self=False):
-        own = [variable for inner in (layer._trainable_variables, layer._non_trainable_variables) for variable in inner]
+    for layer in keras_hooks.all_layers(model):
+        own = keras_hooks.own_variables(layer)
         if not own:
             continue
         try:

@@ -269,8 +269,7 @@ def _feeds(
 
 def _shared_memory(task: WorkerTask, model: Any, strategy: Any, timeout_s: float) -> Reducer:
     """Meet the other workers of this host, with room for the model's gradient in one piece."""
-    from tfmp.distribute.hosts import HostsReducer, LeaderRing
-    from tfmp.distribute.reducers import SharedMemoryReducer
+    from tfmp.distribute.reducers import HostsReducer, LeaderRing, SharedMemoryReducer
     from tfmp.distribute.shm import SharedMemoryGroup
 
     assert task.meeting is not None
