@@ -1,7 +1,7 @@
 """The machine's decoded copy of a data set: made once, mapped by every worker of every run.
 
-One lock serves the whole cache folder. Whoever holds it is the only maker, so every temporary file it finds belongs
-to a maker that died.
+One lock protects the whole cache folder. Its holder is the only writer, so every temporary file that it finds belongs
+to a writer that died.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -35,14 +35,13 @@ CACHE_VARIABLE = "TFMP_CACHE_DIR"
 _LOCK_TIMEOUT_S = 600.0
 
 
-def cache_directory(cache_dir: PathText | None, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the cache folder: ``cache_dir``, else ``TFMP_CACHE_DIR``, else the user's cache folder.
+def cache_directory(cache_dir: PathText | None) -> Path:
+    """Return the cache folder: ``cache_dir``, else ``TFMP_CACHE_DIR`` (if not empty), else the user's cache folder.
 
     Args:
         cache_dir: ``data.cache_dir`` of the configuration.
-        environ: The environment; ``None`` means the process's own. An empty variable counts as unset.
     """
-    chosen = cache_dir or (os.environ if environ is None else environ).get(CACHE_VARIABLE)
+    chosen = cache_dir or os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().absolute()
     from platformdirs import user_cache_dir
@@ -53,20 +52,13 @@ def cache_directory(cache_dir: PathText | None, environ: Mapping[str, str] | Non
 def prepare(
     data: DataSettings,
     notice: Callable[[str], None] = noop,
-    *,
-    environ: Mapping[str, str] | None = None,
-    verify: bool = True,
-    lock_timeout_s: float = _LOCK_TIMEOUT_S,
 ) -> CachedDataset:
-    """Make sure that the decoded data set lies on this machine (what the launcher calls, before any worker starts).
+    """Make sure that the decoded data set is on this machine. The launcher calls it before any worker starts.
 
     Args:
         data: The configuration's ``data`` section.
         notice: Called with one line for what the user should know: a damaged entry that is rebuilt, a folder that
             cannot be used, a wait for another process.
-        environ: The environment; ``None`` means the process's own.
-        verify: Compare the checksum of an existing entry (0.1 s for MNIST), not only its size.
-        lock_timeout_s: How long to wait for another process that is preparing a data set, in seconds.
 
     Returns:
         The entry. Where the cache folder cannot be used it lies in a private temporary folder that is removed when
@@ -78,15 +70,15 @@ def prepare(
     """
     source = find_source(data)
     stem = f"{source.name}-v{FORMAT_VERSION}-{source.key[:32]}"
-    directory = cache_directory(data.cache_dir, environ)
+    directory = cache_directory(data.cache_dir)
     path = directory / f"{stem}.json"
-    found = _look_up(path, verify=verify)
+    found = _look_up(path)
     if isinstance(found, CachedDataset):
         return found
     decode = lru_cache(maxsize=1)(source.load)
     try:
-        with _locked(directory, notice, lock_timeout_s):
-            found = _look_up(path, verify=verify)
+        with _locked(directory, notice):
+            found = _look_up(path)
             if isinstance(found, CachedDataset):
                 return found
             if found:
@@ -108,10 +100,10 @@ def prepare(
         ) from None
 
 
-def _look_up(path: Path, *, verify: bool) -> CachedDataset | str | None:
+def _look_up(path: Path) -> CachedDataset | str | None:
     """Return the entry, or the reason why it is unusable, or ``None`` if there is none."""
     try:
-        return load_entry(path, verify=verify)
+        return load_entry(path, verify=True)
     except FileNotFoundError:
         return None
     except DamagedEntryError as error:
@@ -121,7 +113,7 @@ def _look_up(path: Path, *, verify: bool) -> CachedDataset | str | None:
 
 
 @contextmanager
-def _locked(directory: Path, notice: Callable[[str], None], timeout_s: float) -> Iterator[None]:
+def _locked(directory: Path, notice: Callable[[str], None]) -> Iterator[None]:
     # Imported late: needed only where an entry is made, and it brings asyncio along.
     from filelock import FileLock, Timeout
 
@@ -132,9 +124,9 @@ def _locked(directory: Path, notice: Callable[[str], None], timeout_s: float) ->
     except Timeout:
         notice(f"another process is preparing a data set in {directory}: waiting for it")
         try:
-            lock.acquire(timeout=timeout_s)
+            lock.acquire(timeout=_LOCK_TIMEOUT_S)
         except Timeout:
-            raise OSError(f"still locked by another process after {timeout_s:g} s") from None
+            raise OSError(f"still locked by another process after {_LOCK_TIMEOUT_S:g} s") from None
     try:
         yield
     finally:

@@ -59,29 +59,6 @@ def epoch_permutation(n: int, seed: int, epoch: int, shuffle: bool = True) -> ND
     return np.random.default_rng((seed, epoch)).permutation(n).astype(np.int32)
 
 
-def share_bounds(n_global: int, rank: int, replicas: int) -> tuple[int, int]:
-    """Return where a replica's share of a global batch lies.
-
-    Shares are contiguous and differ by one sample at most: the first ``n_global % replicas`` have one more.
-
-    Args:
-        n_global: Samples of the global batch, 0 or more.
-        rank: The replica, 0..replicas-1.
-        replicas: Number of replicas.
-
-    Returns:
-        (offset, count) inside the global batch.
-
-    Raises:
-        ValueError: An argument is out of range.
-    """
-    _check_rank(rank, replicas)
-    if n_global < 0:
-        raise ValueError(f"expected 0 samples or more, received {n_global}")
-    base, extra = divmod(n_global, replicas)
-    return rank * base + min(rank, extra), base + (rank < extra)
-
-
 def steps_per_pass(n: int, batch: int) -> int:
     """Return S = ceil(n / batch): the steps that see each sample once."""
     return -(-n // batch)
@@ -119,7 +96,8 @@ def epoch_plan(
     Raises:
         ValueError: An argument is out of range.
     """
-    _check_rank(rank, replicas)
+    if replicas < 1 or not 0 <= rank < replicas:
+        raise ValueError(f"expected a rank in 0..replicas-1, received rank {rank} of {replicas} replicas")
     if batch < 1 or (steps is not None and steps < 1):
         raise ValueError(f"expected a batch and steps of 1 or more, received {batch} and {steps}")
     if n < 1 or epoch < 0:
@@ -136,6 +114,7 @@ def epoch_plan(
 
     start = step_in_pass * batch
     n_global = np.minimum(batch, n - start)  # [T]
+    # Shares differ by one sample at most: the first n_global % replicas have one more.
     base, extra = np.divmod(n_global, replicas)
     n_local = base + (rank < extra)
     offset = rank * base + np.minimum(rank, extra)
@@ -144,8 +123,3 @@ def epoch_plan(
     row_start = (pass_of_step - first_pass) * n + start
     index = order[row_start[:, None] + inside]
     return EpochPlan(index, n_local.astype(np.int32), n_global.astype(np.int32))
-
-
-def _check_rank(rank: int, replicas: int) -> None:
-    if replicas < 1 or not 0 <= rank < replicas:
-        raise ValueError(f"expected a rank in 0..replicas-1, received rank {rank} of {replicas} replicas")

@@ -125,11 +125,6 @@ class Source:
         return build_dataset(self.name, train, validation, self.classes)
 
 
-def mnist_source() -> Source:
-    """Return the MNIST that is embedded in the package."""
-    return Source("mnist", {}, MNIST_CLASSES)
-
-
 def find_source(data: DataSettings) -> Source:
     """Find the data set that a configuration asks for, without reading it.
 
@@ -172,7 +167,7 @@ def _load_mnist() -> tuple[RawSplit, RawSplit]:
 
 def _load_idx(paths: Mapping[str, Path], checksums: tuple[str | None, ...] = (None,) * 4) -> tuple[RawSplit, RawSplit]:
     from tfmp.data.arrays import RawSplit
-    from tfmp.data.idx import read_idx
+    from tfmp.data.readers import read_idx
 
     where = [str(paths[key]) for key in IDX_KEYS]
     images, labels, test_images, test_labels = (
@@ -183,7 +178,7 @@ def _load_idx(paths: Mapping[str, Path], checksums: tuple[str | None, ...] = (No
 
 def _load_npz(path: Path) -> tuple[RawSplit, RawSplit]:
     from tfmp.data.arrays import RawSplit
-    from tfmp.data.npz import NPZ_KEYS, read_npz
+    from tfmp.data.readers import NPZ_KEYS, read_npz
 
     arrays = read_npz(path)
     where = {key: f"{key} in {path}" for key in NPZ_KEYS}

@@ -1,7 +1,7 @@
-"""Reader for IDX files, the format MNIST is published in, plain or compressed with gzip.
+"""Readers of the two file formats: IDX, in which MNIST is published, and NumPy archives.
 
-Layout (all big-endian): two zero bytes, a type code, the number of dimensions, one unsigned 32-bit length for each
-dimension, then the elements in C order.
+Layout of an IDX file, plain or compressed with gzip (all big-endian): two zero bytes, a type code, the number of
+dimensions, one unsigned 32-bit length for each dimension, then the elements in C order.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import gzip
 import hashlib
 import math
 import os
-import stat
 import struct
+import zipfile
 import zlib
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from tfmp.errors import UsageError
 
+NPZ_KEYS = ("x_train", "y_train", "x_test", "y_test")
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_DIMENSIONS = 32  # numpy 1.x cannot hold more
@@ -32,7 +33,7 @@ _DEFLATE_MAX_RATIO = 1032
 def read_idx(path: str | os.PathLike[str], *, sha256: str | None = None) -> NDArray[Any]:
     """Read one IDX file.
 
-    Whether the file is compressed is decided by its first bytes, not by its name.
+    The first bytes of the file, not its name, decide whether it is compressed.
 
     Args:
         path: The file.
@@ -47,16 +48,14 @@ def read_idx(path: str | os.PathLike[str], *, sha256: str | None = None) -> NDAr
     """
     path = Path(path)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # asked first: opening a named pipe would wait for a writer
-            raise UsageError("expected an IDX file, received something that is not a regular file", where=str(path))
+        file_bytes = path.stat().st_size
         with path.open("rb") as raw:
             compressed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
             if not compressed:
-                return _read_stream(raw, path, status.st_size, compressed=False, sha256=sha256)
+                return _read_stream(raw, path, file_bytes, compressed=False, sha256=sha256)
             with gzip.GzipFile(fileobj=raw, mode="rb") as stream:
-                return _read_stream(stream, path, status.st_size, compressed=True, sha256=sha256)
+                return _read_stream(stream, path, file_bytes, compressed=True, sha256=sha256)
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(
             f"expected a sound gzip file, received damaged data ({error})",
@@ -156,3 +155,59 @@ def _read_body(stream: IO[bytes] | gzip.GzipFile, count: int, header_bytes: int,
             f"expected {header_bytes + count:,} bytes (uncompressed), received {received}", where=str(path)
         )
     return body
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """Read the four arrays of an archive with the keys that Keras uses (:data:`NPZ_KEYS`).
+
+    Pickled (object) arrays are refused: unpickling runs code from the file.
+
+    Args:
+        path: The ``.npz`` file.
+
+    Returns:
+        The arrays by key, as stored; other keys of the file are not read.
+
+    Raises:
+        UsageError: The file cannot be read, is no sound archive, lacks a key, or holds a pickle.
+    """
+    path = Path(path)
+    try:
+        if not path.is_file():
+            reason = "it is not a regular file" if path.exists() else "no such file"
+            raise UsageError(f"cannot read the data file: {reason}", where=str(path))
+        if not zipfile.is_zipfile(path):
+            raise UsageError(
+                "expected an .npz archive, received another format or a truncated file",
+                where=str(path),
+                hint="write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)",
+            )
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [key for key in NPZ_KEYS if key not in archive.files]
+            if missing:
+                found = ", ".join(archive.files[:20]) or "none"
+                raise UsageError(f"expected the key {missing[0]}, received the keys {found}", where=str(path))
+            return {key: _member(archive, key, path) for key in NPZ_KEYS}
+    except OSError as error:
+        raise UsageError(f"cannot read the data file: {error.strerror or error}", where=str(path)) from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise UsageError(f"expected a sound .npz archive, received: {error}", where=str(path)) from None
+
+
+def _member(archive: Any, key: str, path: Path) -> NDArray[Any]:
+    where = f"{key} in {path}"
+    try:
+        array: object = archive[key]
+    except MemoryError:
+        raise UsageError("expected an array that fits into memory, received a larger one", where=where) from None
+    except (ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        if "pickle" in str(error):
+            raise UsageError(
+                "expected an array of numbers, received Python objects (a pickle)",
+                where=where,
+                hint="store it with a numeric type, for example array.astype('uint8')",
+            ) from None
+        raise UsageError(f"expected a sound array, received damaged data ({error})", where=where) from None
+    if not isinstance(array, np.ndarray):  # numpy hands out a member that is no .npy file as bytes
+        raise UsageError("expected an array, received other data", where=where)
+    return array
