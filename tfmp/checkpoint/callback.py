@@ -14,7 +14,7 @@ from tfmp.checkpoint.snapshot import Snapshots
 from tfmp.checkpoint.writer import CheckpointWriter, Send
 from tfmp.distribute.control import FitControl
 from tfmp.distribute.keras_hooks import strategy_of
-from tfmp.events import Saving, TrainingStopped
+from tfmp.events import Saving
 from tfmp.rundir.layout import RunFolder
 
 #: What Keras's own callbacks remember from epoch to epoch, by class name.
@@ -72,7 +72,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._clock = clock
         self._saved_s = clock()
         self._epoch = 0
-        self._end_told = False
+        self._stop_confirmed = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start the clock."""
@@ -96,7 +96,8 @@ class Checkpoints(keras.callbacks.Callback):
         if control.stop_agreed:
             self.finish()
             raise StopAgreed
-        self._tell_of_the_end(self._epoch, control.steps)
+        if control.steps < self._steps_per_epoch:
+            self._confirm_stop(self._epoch, control.steps)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Save, and stop, if that was agreed: the epoch's steps are done, its validation is still to come."""
@@ -109,13 +110,13 @@ class Checkpoints(keras.callbacks.Callback):
         """Save what the epoch came to."""
         self._save(epoch + 1, 0)
         if epoch + 1 < self.params["epochs"]:
-            self._tell_of_the_end(epoch + 1, 0)
+            self._confirm_stop(epoch + 1, 0)
 
-    def _tell_of_the_end(self, epoch: int, step: int) -> None:
-        """Tell the launcher that a callback has ended the training: it knows whether the other workers end it too."""
-        if self.model.stop_training and not self._end_told:
-            self._end_told = True
-            self._send(TrainingStopped(epoch * self._steps_per_epoch + step))
+    def _confirm_stop(self, epoch: int, step: int) -> None:
+        """If a callback has stopped the training, make sure that it has on all workers; once is enough."""
+        if self.model.stop_training and not self._stop_confirmed:
+            self._stop_confirmed = True
+            self._control.confirm_stop(epoch * self._steps_per_epoch + step)
 
     def _save(self, epoch: int, step: int) -> None:
         loop, policy = self.loop, self._policy

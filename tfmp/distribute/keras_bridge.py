@@ -14,6 +14,8 @@ were. Private hooks are in :mod:`tfmp.distribute.keras_hooks`.
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -23,8 +25,12 @@ from tfmp.distribute import keras_hooks
 from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
 from tfmp.distribute.reducers import Reducer
-from tfmp.distribute.state import decorrelate_seeds
-from tfmp.errors import TfmpError
+from tfmp.distribute.state import decorrelate_seeds, first_local_replica, gather_flags, values_kept
+from tfmp.distribute.strategy import is_multi_worker
+from tfmp.errors import EXIT_TERMINATED, TfmpError
+
+#: For the launcher to stop this worker after another one has failed.
+_LAUNCHER_S = 10.0
 
 
 class NonFiniteLossError(TfmpError):
@@ -121,6 +127,8 @@ class _Bridge:
         self.control = control
         self.steps_done = 0
         self._seeded = False
+        self._train_execution: Any = None
+        self._iterator: Any = None
 
     def install(self) -> None:
         model = self.model
@@ -131,6 +139,7 @@ class _Bridge:
         model.reset_metrics = self._reset_metrics
         model.get_metrics_result = lambda: dict(self.control.logs)
         model.train_function = model.test_function = None
+        self.control.confirm_stop = self._confirm_stop
 
     # ---- the hooks of Keras
 
@@ -142,7 +151,7 @@ class _Bridge:
             decorrelate_seeds(self.strategy, model)
             self._seeded = True
         keras_hooks.take_summed_gradients(model.optimizer)
-        execution = self._execution(self.feed, training=True)
+        execution = self._train_execution = self._execution(self.feed, training=True)
 
         control = self.control
 
@@ -150,8 +159,11 @@ class _Bridge:
             if control.skip():
                 return dict(control.logs)
             _check_iterator(iterator)
+            self._iterator = iterator
             *counts, results = execution(iterator, control.wishes())
             steps, losses, samples, sums = (value.numpy() for value in counts)
+            if control.stopped_replicas(sums[0]):
+                self._leave_to_those_who_stopped()
             if steps == 0:
                 model.train_function = None  # traced for a data set without samples
                 raise StopIteration
@@ -195,6 +207,56 @@ class _Bridge:
         type(self.model).reset_metrics(self.model)
         self.control.new_epoch()
 
+    # ---- a callback has stopped the training
+
+    def _confirm_stop(self, step: int) -> None:
+        """Take part in the next execution of workers that go on; undo it if there are none.
+
+        Raises:
+            TfmpError: There are some.
+        """
+        if not is_multi_worker(self.strategy) or self._iterator is None:
+            return
+        model = self.model
+        metric_variables = [v for metric in model.metrics for v in metric.variables]
+        unique = {id(v): v for v in [*model.variables, *model.optimizer.variables, *metric_variables]}
+        with values_kept(self.strategy, unique.values()):
+            *counts, _ = self._train_execution(self._iterator, self.control.wishes(has_stopped=True))
+        stops = float(counts[-1].numpy()[0])
+        if self.control.stopped_replicas(stops) < self.strategy.num_replicas_in_sync:
+            raise self._lone_stop(has_stopped=True, after=f" after step {step:,}")
+
+    def _leave_to_those_who_stopped(self) -> None:
+        """Wait for the launcher to stop this worker: the failure is that of the workers that stopped.
+
+        Raises:
+            SystemExit: The launcher has asked this worker to stop.
+            TfmpError: There is no launcher.
+        """
+        error = self._lone_stop(has_stopped=False)
+        print(f"tfmp: {error.what}", flush=True)
+        deadline_s = time.monotonic() + _LAUNCHER_S
+        while time.monotonic() < deadline_s:
+            if self.control.stop_wanted:
+                raise SystemExit(EXIT_TERMINATED)
+            time.sleep(0.01)
+        raise error
+
+    def _lone_stop(self, *, has_stopped: bool, after: str = "") -> TfmpError:
+        """The error of workers that part; all of them must call this."""
+        devices = len(self.strategy.extended.worker_devices)
+        flags = gather_flags(self.strategy, has_stopped)[::devices]
+        stopped = [worker for worker, flag in enumerate(flags) if flag]
+        others = [worker for worker, flag in enumerate(flags) if not flag]
+        # A worker that stopped names itself: each of them reports its own failure.
+        culprits = [first_local_replica(self.strategy) // devices] if has_stopped else stopped
+        return TfmpError(
+            f"a callback of {_workers(culprits)} stopped the training{after}, "
+            f"{_workers(others)} {'goes' if len(others) == 1 else 'go'} on",
+            where="training.callbacks",
+            hint="decide alike on all workers: by `logs`, which are equal on all, not by the clock or the rank",
+        )
+
     # ---- parts
 
     def _batch_spec(self, element_spec: Any) -> Any:
@@ -230,6 +292,11 @@ class _Bridge:
             logs[name] = float(array) if array.ndim == 0 else array
         self.control.logs = logs
         return dict(logs)
+
+
+def _workers(workers: Iterable[int]) -> str:
+    numbers = [str(worker) for worker in workers]
+    return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 def _check_iterator(iterator: Any) -> None:

@@ -6,7 +6,8 @@ one worker alone (the chief, while saving) it waits for ever; done for each metr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,34 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
         ]
 
     return gather
+
+
+def gather_flags(strategy: tf.distribute.Strategy, flag: bool) -> list[bool]:
+    """Each replica's flag, which is that of its worker. Every worker must call this at the same point."""
+    replicas = strategy.num_replicas_in_sync
+
+    @tf.function(autograph=False)
+    def gather() -> Any:
+        def gather_one() -> tf.Tensor:
+            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+            (flags,) = Reducer(replicas).sum([tf.one_hot(rank, replicas, float(flag), 0.0)])
+            return flags
+
+        return strategy.run(gather_one)
+
+    return [bool(value) for value in strategy.experimental_local_results(gather())[0].numpy()]
+
+
+@contextmanager
+def values_kept(strategy: tf.distribute.Strategy, variables: Iterable[Any]) -> Iterator[None]:
+    """Give this worker's replicas of Keras variables their values back at the end, bit for bit."""
+    components = [part for v in variables for part in strategy.experimental_local_results(v.value)]
+    values = [np.array(component.numpy()) for component in components]
+    try:
+        yield
+    finally:
+        for component, value in zip(components, values, strict=True):
+            component.assign(value)
 
 
 def local_value(strategy: tf.distribute.Strategy, variable: Any) -> Any:
