@@ -50,7 +50,7 @@ class FitControl:
         self.loss_sum = 0.0
         self.samples = 0
         self.logs: dict[str, Any] = {}
-        self.confirm_stop: Callable[[int], None] = lambda step: None
+        self.confirm_stop: Callable[[int], None] = lambda _: None
         self._to_skip = 0
 
     @property

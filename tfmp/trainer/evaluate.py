@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from tfmp.config import load_run_config
 from tfmp.data.cache import open_cached
 from tfmp.errors import TfmpError
 from tfmp.events import EvaluationResult, Ready, UserError
 from tfmp.rundir.layout import RunFolder
+from tfmp.trainer.model import load_function, set_precision
 
 if TYPE_CHECKING:
     from tfmp.events import EventChannel
@@ -40,12 +43,6 @@ def evaluate(folder: RunFolder, data_header: str) -> dict[str, float]:
     Raises:
         TfmpError: The model cannot be loaded, or was saved without a loss.
     """
-    import keras
-    import tensorflow as tf
-
-    from tfmp.trainer.factory import load_function
-    from tfmp.trainer.model import set_precision
-
     config = load_run_config(folder.config)
     set_precision(config.training.precision)
     if config.model.factory is not None:

@@ -18,19 +18,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tfmp.checkpoint.format import load_checkpoint
+import keras
+import tensorflow as tf
+
+from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
+from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
+from tfmp.checkpoint.format import Checkpoint, load_checkpoint
 from tfmp.config import RunConfig, load_run_config
 from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
+from tfmp.distribute import StrategySpec, bridge, build_strategy
 from tfmp.distribute.control import FitControl
+from tfmp.distribute.feed import Feed, FeedPlan
+from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
+from tfmp.distribute.reducers import HostsReducer, LeaderRing, Reducer, SharedMemoryReducer
+from tfmp.distribute.shm import SharedMemoryGroup
 from tfmp.errors import EXIT_TERMINATED, TfmpError
 from tfmp.events import FailedAfter, LeftOnRequest, ModelSaved, Ready, UserError, WeightsDigest
 from tfmp.planning.host import available_cores
 from tfmp.rundir.layout import RunFolder
+from tfmp.trainer.callbacks import ProgressReporter, Send, TensorBoardFiles
+from tfmp.trainer.faults import FaultInjector
+from tfmp.trainer.model import build_callbacks, build_model, set_precision
+from tfmp.trainer.steps_per_execution import steps_for_user_code
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
-    from tfmp.distribute.reducers import Reducer
     from tfmp.events import EventChannel
 
 _LAUNCHERS_FIRST_S = 10.0
@@ -95,22 +108,52 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
 
 
 def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
-    """Build, fit, evaluate and save one run, as one of its workers."""
-    import keras
-    import tensorflow as tf
-
-    from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
-    from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
-    from tfmp.distribute import StrategySpec, bridge, build_strategy
-    from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
-    from tfmp.trainer.callbacks import ProgressReporter, TensorBoardFiles
-    from tfmp.trainer.faults import FaultInjector, Send
-    from tfmp.trainer.model import build_callbacks, build_model, set_precision
-
+    """Run one training from its start, or a checkpoint, to its end, as one of its workers."""
     folder = RunFolder(Path(task.run_dir))
     config = load_run_config(folder.config)
-    chief = task.rank == 0
     resume = load_checkpoint(Path(task.resume)) if task.resume else None
+    strategy = _build_strategy(task, config)
+    # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
+    signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
+    print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
+    channel.send(Ready(strategy.num_replicas_in_sync))
+
+    setup = _build(task, config, strategy, control)
+    history = list(resume.facts["history"]) if resume else []
+    checkpoints = _add_callbacks(setup, task, config, folder, control, history, channel.send)
+    try:
+        _fit(setup, task, config, strategy, control, resume, history)
+    except StopAgreed:
+        channel.send(LeftOnRequest(control.stop_wanted))
+        _leave_together(strategy)
+        raise SystemExit(EXIT_TERMINATED) from None
+    finally:
+        checkpoints.finish()
+    _save(setup.model, task, strategy, folder, channel)
+    _leave_together(strategy)
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """What a training works with.
+
+    Attributes:
+        model: The bridged model.
+        callbacks: The callbacks of ``fit``.
+        feed: The training data.
+        validation_feed: The validation data.
+        validation_steps: Steps of one validation.
+    """
+
+    model: Any
+    callbacks: list[Any]
+    feed: Feed
+    validation_feed: Feed
+    validation_steps: int
+
+
+def _build_strategy(task: WorkerTask, config: RunConfig) -> tf.distribute.Strategy:
+    """Join the other workers. Comes before anything else that touches TensorFlow's runtime."""
     spec = StrategySpec(
         kind=config.cluster.strategy,
         replicas=task.replicas,
@@ -122,16 +165,15 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         compute_in_order()
     # The launchers notice silence first: they know whose it is.
     with peers_may_be_silent_for(config.cluster.heartbeat_timeout_s + _LAUNCHERS_FIRST_S):
-        # The strategy comes before anything else that touches TensorFlow.
         strategy = build_strategy(spec)
     if task.gpus:
         # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
         tf.config.experimental.enable_op_determinism()
-    # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
-    signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
-    print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
-    channel.send(Ready(strategy.num_replicas_in_sync))
+    return strategy
 
+
+def _build(task: WorkerTask, config: RunConfig, strategy: tf.distribute.Strategy, control: FitControl) -> _Setup:
+    """Build and bridge the model, its data, and the callbacks that the configuration asks for."""
     set_precision(config.training.precision)
     keras.utils.set_random_seed(config.training.seed)
     arrays = open_cached(task.data_header)
@@ -151,19 +193,30 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             reducer=reducer,
             control=control,
         )
+    return _Setup(model, callbacks, feed, validation_feed, validation_steps)
 
-    epochs, steps = config.training.epochs, task.steps_per_epoch
-    history = list(resume.facts["history"]) if resume else []
+
+def _add_callbacks(
+    setup: _Setup,
+    task: WorkerTask,
+    config: RunConfig,
+    folder: RunFolder,
+    control: FitControl,
+    history: list[dict[str, Any]],
+    send: Send,
+) -> Checkpoints:
+    """Add tfmp's callbacks to the user's; return the last one, which saves when all others have acted."""
+    chief, steps = task.rank == 0, task.steps_per_epoch
     if chief and config.run.tensorboard:
-        callbacks.append(TensorBoardFiles(folder))
-    callbacks.append(
+        setup.callbacks.append(TensorBoardFiles(folder))
+    setup.callbacks.append(
         ProgressReporter(
-            channel.send,
+            send,
             control,
             history,
-            epochs=epochs,
+            epochs=config.training.epochs,
             steps_per_epoch=steps,
-            samples_per_epoch=feed.samples_per_epoch,
+            samples_per_epoch=setup.feed.samples_per_epoch,
         )
     )
     policy = CheckpointPolicy(
@@ -173,59 +226,67 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         chief=chief,
         facts={"settings": identity(config), "collective": task.collective, "replicas": task.replicas},
     )
-    send: Send = channel.send
     drills = None
     if task.drills:
         drills = FaultInjector(list(task.drills), control, steps, folder.checkpoints)
-        send = drills.watching(channel.send)
-        callbacks.append(drills)
+        send = drills.watching(send)
+        setup.callbacks.append(drills)
     checkpoints = Checkpoints(policy, control, send, steps_per_epoch=steps)
     if drills is not None:
         drills.finish_saving = checkpoints.finish
-    callbacks.append(checkpoints)
+    setup.callbacks.append(checkpoints)
+    return checkpoints
+
+
+def _fit(
+    setup: _Setup,
+    task: WorkerTask,
+    config: RunConfig,
+    strategy: tf.distribute.Strategy,
+    control: FitControl,
+    resume: Checkpoint | None,
+    history: list[dict[str, Any]],
+) -> None:
+    """Train until the last epoch is done or a callback stops the training."""
+    epochs, steps = config.training.epochs, task.steps_per_epoch
     first_epoch, first_step = 0, 0
     if resume is not None:
         print(f"tfmp: worker {task.rank} resumes at {resume.describe()}", flush=True)
         # A run that had stopped early has nothing left to train.
         first_epoch, first_step = (epochs, 0) if resume.facts["stopped"] else (resume.epoch, resume.step)
-    try:
-        model.fit(
-            feed.dataset(strategy, start=(first_epoch, first_step)),
-            initial_epoch=first_epoch,
-            epochs=epochs,
-            steps_per_epoch=steps,
-            shuffle=False,
-            verbose=0,
-            callbacks=TrainingLoop(
-                callbacks, control, resume, model=model, epochs=epochs, steps_per_epoch=steps, history=history
-            ),
-            validation_data=validation_feed.dataset(strategy, repeat_epoch=True),
-            validation_steps=validation_steps,
-            validation_freq=config.training.validation_every or [epochs],
-        )
-    except StopAgreed:
-        channel.send(LeftOnRequest(control.stop_wanted))
-        _leave_together(strategy)
-        raise SystemExit(EXIT_TERMINATED) from None
-    finally:
-        checkpoints.finish()
+    setup.model.fit(
+        setup.feed.dataset(strategy, start=(first_epoch, first_step)),
+        initial_epoch=first_epoch,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        shuffle=False,
+        verbose=0,
+        callbacks=TrainingLoop(
+            setup.callbacks, control, resume, model=setup.model, epochs=epochs, steps_per_epoch=steps, history=history
+        ),
+        validation_data=setup.validation_feed.dataset(strategy, repeat_epoch=True),
+        validation_steps=setup.validation_steps,
+        validation_freq=config.training.validation_every or [epochs],
+    )
 
+
+def _save(
+    model: Any, task: WorkerTask, strategy: tf.distribute.Strategy, folder: RunFolder, channel: EventChannel
+) -> None:
+    """Read the model's state on all workers together; the chief writes it."""
     state = read_state(model, strategy)
     digest = weights_sha256(weight_values(model, state))
     print(f"tfmp: worker {task.rank} weights_sha256 {digest}", flush=True)
-    if chief:
+    if task.rank == 0:
         began = time.perf_counter()
         folder.require()
         save_model(model, state, folder.model)
         channel.send(ModelSaved(str(folder.model), time.perf_counter() - began))
     channel.send(WeightsDigest(digest))
-    _leave_together(strategy)
 
 
 def _steps_per_execution(config: RunConfig, task: WorkerTask, model: Any, callbacks: list[Any]) -> int:
-    """What the configuration says or the plan chose; less where code of the user's own calls for it."""
-    from tfmp.trainer.steps_per_execution import steps_for_user_code
-
+    """What the configuration says or the plan chose; fewer where the user's code needs it."""
     if config.training.steps_per_execution is not None:
         return task.steps_per_execution
     rows = -(-config.training.batch_size // task.replicas)
@@ -238,10 +299,8 @@ def _steps_per_execution(config: RunConfig, task: WorkerTask, model: Any, callba
 
 def _feeds(
     config: RunConfig, task: WorkerTask, arrays: DatasetArrays, steps_per_execution: int
-) -> tuple[Any, Any, int]:
+) -> tuple[Feed, Feed, int]:
     """The training feed, the validation feed and the number of validation steps."""
-    from tfmp.distribute.feed import Feed, FeedPlan
-
     data, training = config.data, config.training
     train_images, train_labels = arrays.train.images[: data.limit_train], arrays.train.labels[: data.limit_train]
     images = arrays.validation.images[: data.limit_validation]
@@ -269,9 +328,6 @@ def _feeds(
 
 def _shared_memory(task: WorkerTask, model: Any, strategy: Any, timeout_s: float) -> Reducer:
     """Meet the other workers of this host, with room for the model's gradient in one piece."""
-    from tfmp.distribute.reducers import HostsReducer, LeaderRing, SharedMemoryReducer
-    from tfmp.distribute.shm import SharedMemoryGroup
-
     assert task.meeting is not None
     meeting = task.meeting
     gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
@@ -295,15 +351,14 @@ def _leave_together(strategy: Any) -> None:
     A peer that is out of the barrier may end its process while this worker's last exchange with it is under way. It
     has passed the barrier then, or it died, which its launcher sees: either way there is nothing left to wait for.
     """
-    import tensorflow as tf
 
     @tf.function(autograph=False)
     def meet() -> Any:
-        def one() -> Any:
+        def all_reduce() -> Any:
             context = tf.distribute.get_replica_context()
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
 
-        return strategy.run(one)
+        return strategy.run(all_reduce)
 
     with suppress(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
         strategy.experimental_local_results(meet())[0].numpy()
