@@ -134,7 +134,7 @@ def test_an_epoch_that_a_callback_ends_is_recorded_as_far_as_it_came(tmp_path: P
     assert done.code == 0, done.err
     (line,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     assert (line["epoch"], line["step"]) == (1, 3)
-    assert "steps per execution: 1, for code of your own" in (folder / "logs/attempt-0/worker-0.log").read_text()
+    assert "steps per execution: 1, because of user code" in (folder / "logs/attempt-0/worker-0.log").read_text()
     again = run_program("train", "--resume", "--run-dir", folder, "--epochs", 2)
     assert again.code == 0, again.err
     assert "a callback had ended the training there: no more epochs are trained" in again.out

@@ -57,16 +57,16 @@ def prepare(
 
     Args:
         data: The configuration's ``data`` section.
-        notice: Called with one line for what the user should know: a damaged entry that is rebuilt, a folder that
-            cannot be used, a wait for another process.
+        notice: Called with one line about a damaged entry that is rebuilt, a folder that cannot be used, or a wait for
+            another process.
 
     Returns:
-        The entry. Where the cache folder cannot be used it lies in a private temporary folder that is removed when
-        this process exits.
+        The entry. If the cache folder cannot be used, it is in a private temporary folder, which is removed when this
+        process exits.
 
     Raises:
-        UsageError: The source is missing, damaged, or does not fit (found before anything is written).
-        TfmpError: There is no place at all to write it to.
+        UsageError: The source is missing or damaged, or its arrays do not match. Nothing was written.
+        TfmpError: It cannot be written anywhere.
     """
     source = find_source(data)
     stem = f"{source.name}-v{FORMAT_VERSION}-{source.key[:32]}"
@@ -85,7 +85,7 @@ def prepare(
                 notice(f"cache entry {path} is damaged ({found}): rebuilding it")
             remove_temporaries(directory)
             return write_entry(directory, stem, decode())
-    except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
         reason = getattr(error, "strerror", None) or error
         notice(f"cache folder {directory} cannot be used ({reason}): using a private temporary folder for this run")
     private = _private_directory()
@@ -101,7 +101,7 @@ def prepare(
 
 
 def _look_up(path: Path) -> CachedDataset | str | None:
-    """Return the entry, or the reason why it is unusable, or ``None`` if there is none."""
+    """Return the entry, the reason why it cannot be used, or ``None`` if there is none."""
     try:
         return load_entry(path, verify=True)
     except FileNotFoundError:
@@ -114,7 +114,7 @@ def _look_up(path: Path) -> CachedDataset | str | None:
 
 @contextmanager
 def _locked(directory: Path, notice: Callable[[str], None]) -> Iterator[None]:
-    # Imported late: needed only where an entry is made, and it brings asyncio along.
+    # Imported here: needed only to make an entry, and it imports asyncio.
     from filelock import FileLock, Timeout
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def _private_directory() -> Path:
     owner = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # a forked child inherits this hook, not the folder
+        if os.getpid() == owner:  # a forked child inherits this hook, but does not own the folder
             shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(remove)

@@ -26,7 +26,7 @@ _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: 
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_DIMENSIONS = 32  # numpy 1.x cannot hold more
 _CHUNK_BYTES = 1 << 20
-# DEFLATE cannot expand by more than this factor (zlib's technical notes), so a header that promises more is a lie.
+# DEFLATE cannot expand by more than this factor (zlib's technical notes), so a header that promises more is wrong.
 _DEFLATE_MAX_RATIO = 1032
 
 
@@ -43,7 +43,7 @@ def read_idx(path: str | os.PathLike[str], *, sha256: str | None = None) -> NDAr
         A writable array in the machine's byte order, with the file's shape.
 
     Raises:
-        UsageError: The file cannot be read, is no IDX file, is shorter or longer than its header says, is a damaged
+        UsageError: The file cannot be read, is not an IDX file, does not have the length in its header, is a damaged
             gzip file, or has another checksum.
     """
     path = Path(path)
@@ -60,7 +60,7 @@ def read_idx(path: str | os.PathLike[str], *, sha256: str | None = None) -> NDAr
         raise UsageError(
             f"expected a sound gzip file, received damaged data ({error})",
             where=str(path),
-            hint="fetch the file again and compare its checksum",
+            hint="download the file again and verify its checksum",
         ) from None
     except OSError as error:
         raise UsageError(f"cannot read the data file: {error.strerror or error}", where=str(path)) from None
@@ -97,7 +97,7 @@ def _read_stream(
             raise UsageError(
                 f"expected SHA-256 {sha256} (uncompressed), received {digest.hexdigest()}",
                 where=str(path),
-                hint="the file is not the original: fetch or install it again",
+                hint="the file is not the original: download or install it again",
             )
     array = np.frombuffer(body, dtype=dtype).reshape(shape)
     return array.astype(dtype.newbyteorder("="), copy=False)
@@ -106,7 +106,7 @@ def _read_stream(
 def _check_plausible(
     expected_bytes: int, file_bytes: int, shape: tuple[int, ...], path: Path, *, compressed: bool
 ) -> None:
-    """Refuse a length that the file cannot hold, before any memory is taken for it."""
+    """Refuse a length that the file cannot hold, before allocating memory for it."""
     dims = " x ".join(str(length) for length in shape)
     if compressed:
         if expected_bytes > file_bytes * _DEFLATE_MAX_RATIO:
@@ -133,10 +133,10 @@ def _read_header(stream: IO[bytes] | gzip.GzipFile, count: int, path: Path) -> b
 
 
 def _read_body(stream: IO[bytes] | gzip.GzipFile, count: int, header_bytes: int, path: Path) -> bytearray:
-    """Read exactly ``count`` bytes and the end of the file; memory grows with what is really there."""
+    """Read exactly ``count`` bytes and the end of the file; memory grows only with what is there."""
     body = bytearray()
     try:
-        # One byte more than expected: it finds an overlong file, and makes gzip check its trailing checksum.
+        # One byte more than expected, to detect an overlong file and to make gzip verify its trailing checksum.
         while len(body) <= count:
             chunk = stream.read(min(_CHUNK_BYTES, count + 1 - len(body)))
             if not chunk:
@@ -147,7 +147,7 @@ def _read_body(stream: IO[bytes] | gzip.GzipFile, count: int, header_bytes: int,
             f"expected {header_bytes + count:,} bytes (uncompressed), received a gzip file that ends after "
             f"about {header_bytes + len(body):,}: the file is truncated",
             where=str(path),
-            hint="fetch the file again",
+            hint="download the file again",
         ) from None
     if len(body) != count:
         received = "more" if len(body) > count else f"{header_bytes + len(body):,}"
@@ -169,7 +169,7 @@ def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         The arrays by key, as stored; other keys of the file are not read.
 
     Raises:
-        UsageError: The file cannot be read, is no sound archive, lacks a key, or holds a pickle.
+        UsageError: The file cannot be read, is not a valid archive, lacks a key, or holds a pickle.
     """
     path = Path(path)
     try:
@@ -208,6 +208,6 @@ def _member(archive: Any, key: str, path: Path) -> NDArray[Any]:
                 hint="store it with a numeric type, for example array.astype('uint8')",
             ) from None
         raise UsageError(f"expected a sound array, received damaged data ({error})", where=where) from None
-    if not isinstance(array, np.ndarray):  # numpy hands out a member that is no .npy file as bytes
+    if not isinstance(array, np.ndarray):  # numpy returns a member that is not a .npy file as bytes
         raise UsageError("expected an array, received other data", where=where)
     return array

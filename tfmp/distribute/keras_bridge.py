@@ -1,4 +1,4 @@
-"""The Keras 3 bridge: ``model.fit`` and ``model.evaluate`` under ``tf.distribute``, for any compiled Keras model.
+"""The Keras 3 bridge: ``model.fit`` and ``model.evaluate`` of any compiled Keras model under ``tf.distribute``.
 
 >>> strategy = tf.distribute.MultiWorkerMirroredStrategy()
 >>> with strategy.scope():
@@ -7,8 +7,8 @@
 >>> model.fit(dataset, epochs=3)
 
 Only public hooks of Keras are replaced (``make_train_function``, ``make_test_function``, ``reset_metrics``,
-``get_metrics_result``), on the instance: the model's class, its configuration and its saved file stay what they
-were. Private hooks are in :mod:`tfmp.distribute.keras_hooks`.
+``get_metrics_result``), on the instance: the model's class, its configuration and its saved file do not change.
+Private hooks are in :mod:`tfmp.distribute.keras_hooks`.
 """
 
 from __future__ import annotations
@@ -47,33 +47,34 @@ def bridge(
     reducer: Reducer | None = None,
     control: FitControl | None = None,
 ) -> Any:
-    """Make ``fit`` and ``evaluate`` of a compiled Keras model right under a ``tf.distribute`` strategy.
+    """Make ``fit`` and ``evaluate`` of a compiled Keras model correct under a ``tf.distribute`` strategy.
 
-    What N replicas then compute is what one process would with the same global batches: gradients are weighted by
-    samples (short and uneven batches included), summed over all replicas before they are clipped, and applied once;
-    loss and metrics in logs and callbacks are those of all replicas, equal on every worker.
+    N replicas then compute what one process would with the same global batches. Gradients are weighted by samples (also
+    in short and uneven batches), summed over all replicas before they are clipped, and applied once. Loss and metrics
+    in logs and callbacks are those of all replicas, equal on every worker.
 
-    A plain ``tf.data.Dataset`` given to ``fit`` must hold *global* batches: ``tf.distribute`` splits each over the
-    replicas. A data set that is already one worker's share goes through
+    A plain ``tf.data.Dataset`` passed to ``fit`` must hold *global* batches: ``tf.distribute`` splits each over the
+    replicas. Pass a data set that holds only one worker's share through
     ``strategy.distribute_datasets_from_function`` first.
 
     Args:
         model: A compiled Keras model, built under ``strategy.scope()``.
-        feed: Where batches of ``fit`` are gathered inside the step, as tfmp does. ``None``: the data set holds them.
+        feed: Source of batches that are gathered inside the step, as in ``tfmp train``. ``None``: the data set holds
+            batches.
         validation_feed: The same for ``evaluate``.
-        jit_compile: Compile with XLA: forward, backward and apply (``True`` or ``"all"``), apply alone (``"apply"``,
-            where the fast step can be used), or nothing. Never the exchange.
-        autograph: Rewrite Python's ``if`` and ``while`` over tensors. Only a model of Keras's own layers, losses and
-            metrics can do without, which saves about a second at the start.
+        jit_compile: What XLA compiles: forward, backward and apply (``True`` or ``"all"``), apply alone (``"apply"``,
+            if the fast step can be used), or nothing. Never the exchange.
+        autograph: Rewrite Python's ``if`` and ``while`` over tensors. A model of Keras's own layers, losses and metrics
+            does not need it, which saves about a second at the start.
         reducer: How to sum over replicas. ``None``: with TensorFlow's collectives.
-        control: What the workers agree on between executions, and how far the epoch is.
+        control: What the workers agree on between executions, and the progress of the epoch.
 
     Returns:
         The same model.
 
     Raises:
-        TfmpError: The model is not compiled, was built outside a strategy, has a ``train_step`` of its own, or
-            TensorFlow or Keras are versions whose hooks are not known.
+        TfmpError: The model is not compiled, was built outside a strategy or has its own ``train_step``, or tfmp does
+            not know the hooks of this version of TensorFlow or Keras.
     """
     keras_hooks.check_versions()
     keras_hooks.check_model_hooks(model)
@@ -260,7 +261,7 @@ class _Bridge:
     # ---- parts
 
     def _batch_spec(self, element_spec: Any) -> Any:
-        """Specs of one replica's batch, from those of the distributed data set, without pulling an element."""
+        """Specs of one replica's batch, from those of the distributed data set, without taking an element."""
         for feed in (self.feed, self.validation_feed):
             if feed is not None:
                 return feed.batch_spec()
@@ -283,7 +284,7 @@ class _Bridge:
         return execution.build(feed)
 
     def _logs(self, results: dict[str, Any]) -> dict[str, Any]:
-        """The running loss and metrics over all replicas, as Keras's callbacks take them."""
+        """The running loss and metrics over all replicas, as Keras's callbacks expect them."""
         logs: dict[str, Any] = {"loss": self.control.loss_sum / max(self.control.samples, 1)}
         for name, value in results.items():
             if value is None:

@@ -1,12 +1,12 @@
 """The fast step of a worker that has a single replica: forward and backward, sum, apply.
 
 *Forward and backward* gathers a batch, casts it, updates the metrics and makes one flat vector of all gradients, with
-the loss riding at its end; *sum* adds the workers' vectors; *apply* is the optimizer's update. Weights change at the
+the loss at its end; *sum* adds the workers' vectors; *apply* is the optimizer's update. Weights change at the
 end of a step, so callbacks and checkpoints see whole steps. XLA compiles *apply*, which then is one pass over memory
-in place of ten, or both functions, or neither.
+instead of ten, or both functions, or neither.
 
-It needs dense gradients of one type and metrics that take sample weights; :func:`unsupported_reason` says what is
-in the way.
+It needs dense gradients of one type and metrics that take sample weights. :func:`unsupported_reason` says what is
+missing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LocalStep:
         self._apply = tf.function(self._run_apply, jit_compile=compiled != "none", autograph=autograph)
 
     def leave_uncompiled_what_xla_cannot(self, steps_per_execution: int, rows: int) -> None:
-        """Try both functions on XLA, and say why where one has to run without. Every worker comes to the same.
+        """Try to compile both functions with XLA, and warn if one cannot be. All workers get the same result.
 
         Args:
             steps_per_execution: K.
@@ -94,9 +94,9 @@ class LocalStep:
         self._apply = self._if_compilable(self._apply, "the optimizer", tf.zeros(vector.shape, vector.dtype))
 
     def _if_compilable(self, function: Any, name: str, *arguments: Any) -> Any:
-        """The function; in its place one that is not compiled, if it cannot be."""
+        """The function, or an uncompiled one if XLA cannot compile it."""
         try:
-            # Found out beforehand: at the first step the batch would be taken and lost.
+            # Tried beforehand: a failure in the first step would lose its batch.
             function.experimental_get_compiler_ir(*arguments)(stage="hlo", platform_name="CPU")
         except ValueError as error:
             reason = str(error).partition("\n")[0]

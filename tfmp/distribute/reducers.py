@@ -1,8 +1,8 @@
 """How vectors are summed over replicas.
 
-With TensorFlow's own collectives, in the memory that one host's workers share, or, over several hosts with several
-workers each, in the memory of each host and between one worker of each: a vector then crosses the network once a host
-instead of once a worker. The first worker of a host leads it.
+With TensorFlow's collectives; in the memory that the workers of one host share; or both: in the memory of each host,
+and between the first workers (leaders) of all hosts, so that a vector crosses the network once per host instead of once
+per worker.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reducer:
     """Sums over all replicas with TensorFlow's collectives (ring over gRPC, NCCL, or the devices of one process).
 
     Args:
-        replicas: Replicas over all workers; with 1 nothing is sent.
+        replicas: Replicas over all workers; with 1, nothing is sent.
     """
 
     name = "tensorflow"
@@ -39,7 +39,7 @@ class Reducer:
         self.replicas = replicas
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
-        """Sum each tensor over all replicas: dense ones of one dtype travel as one flat vector.
+        """Sum each tensor over all replicas. Dense tensors of one dtype travel as one flat vector.
 
         Args:
             tensors: Tensors or ``tf.IndexedSlices`` of this replica (call in a replica context).
@@ -74,7 +74,7 @@ class Reducer:
         def all_reduce(value: tf.Tensor) -> tf.Tensor:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
-        # The output of a compiled function has no device of its own, which the collective insists on.
+        # The output of a compiled function has no device, but the collective requires one.
         with tf.device(strategy.extended.worker_devices[0]):
             vector = tf.identity(vector)
         return strategy.experimental_local_results(strategy.run(all_reduce, args=(vector,)))[0]
@@ -84,7 +84,7 @@ class Reducer:
 
 
 class SharedMemoryReducer(Reducer):
-    """Sums through the memory that all workers of this host share; one replica a worker.
+    """Sums in the memory that all workers of this host share, with one replica per worker.
 
     Args:
         group: The workers, met.
@@ -97,7 +97,7 @@ class SharedMemoryReducer(Reducer):
         self._group = group
 
     def sum_flat(self, strategy: tf.distribute.Strategy, vector: tf.Tensor) -> tf.Tensor:
-        """See :meth:`Reducer.sum_flat`. The result lives until the next but one sum."""
+        """See :meth:`Reducer.sum_flat`. The result is valid until the second sum after it."""
         if vector.dtype not in _SHARED_DTYPES:
             return super().sum_flat(strategy, vector)
         return self._shared(vector, lasting=False)
@@ -110,7 +110,7 @@ class SharedMemoryReducer(Reducer):
         return [self._shared(v, lasting=True) if shared(v) else next(other) for v in values]
 
     def _shared(self, vector: tf.Tensor, *, lasting: bool) -> tf.Tensor:
-        """Sum a vector of a type that the group sums; ``lasting``: the result outlives the next but one sum."""
+        """Sum a vector of a type that the group supports. A ``lasting`` result stays valid after further sums."""
         return self._call(self._copied if lasting else self._group.all_reduce, vector)
 
     def _copied(self, vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -118,7 +118,7 @@ class SharedMemoryReducer(Reducer):
 
     @staticmethod
     def _call(function: Any, vector: tf.Tensor) -> tf.Tensor:
-        # numpy_function, not py_function: that one makes eager tensors of everything, at several times the cost.
+        # numpy_function, not py_function, which makes eager tensors of everything at several times the cost.
         total = tf.numpy_function(keeping_its_thread(function), [vector], vector.dtype, stateful=True)
         total.set_shape(vector.shape)
         return total
@@ -127,8 +127,8 @@ class SharedMemoryReducer(Reducer):
 class LeaderRing:
     """TensorFlow's ring between the leaders alone.
 
-    ``tf.distribute`` has no collective over some of its workers, so this is the operation beneath it. Its result has
-    the same bits on all leaders.
+    ``tf.distribute`` has no collective over a subset of its workers, so this uses the operation beneath it. The result
+    has the same bits on all leaders.
 
     Args:
         hosts: Number of hosts, and so of leaders.
@@ -139,14 +139,14 @@ class LeaderRing:
         self._hosts = hosts
         self._device = device
         with tf.init_scope(), tf.device(device):
-            # Calls follow each other in the order of the program, the same on all leaders.
+            # Orders the calls as in the program, which is the same on all leaders.
             self._ordering = tf.Variable(0.0, trainable=False)
 
     def sum(self, vector: tf.Tensor) -> tf.Tensor:
         """Sum a vector [length] over all leaders."""
         if self._hosts == 1:
             return vector
-        # The same on all leaders whatever each has traced before; two calls of one shape may share a key.
+        # The same on all leaders, whatever each has traced before. Two calls of one shape may share a key.
         key = zlib.crc32(f"{vector.dtype.name} {vector.shape}".encode()) % _INSTANCE_KEYS + _GROUP_KEY
         with tf.device(self._device):
             return tf.raw_ops.CollectiveReduceV2(
@@ -162,11 +162,11 @@ class LeaderRing:
 
 
 class HostsReducer(SharedMemoryReducer):
-    """Sums in each host's memory, between the hosts' leaders, and hands the result to each host's workers.
+    """Sums in the memory of each host, then between the leaders, then passes the result to the workers of each host.
 
     Args:
         group: The workers of this host, met.
-        replicas: Replicas over all hosts, one a worker.
+        replicas: Replicas over all hosts, one per worker.
         ring: The hosts' leaders; used by rank 0 of the group.
     """
 
@@ -188,12 +188,12 @@ class HostsReducer(SharedMemoryReducer):
 
 
 def keeping_its_thread(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Wrap a function for ``tf.numpy_function``, so that calls from one thread of TensorFlow are cheap.
+    """Wrap a function for ``tf.numpy_function``, so that repeated calls from a thread of TensorFlow are cheap.
 
-    TensorFlow takes the interpreter lock with ``PyGILState_Ensure``. In a thread that Python does not know this makes
-    a new thread state, with 16 KB mapped and unmapped by the kernel, and the end of the call destroys it: about 25 µs
-    a call with CPython 3.11. Here the first call on a thread enters once more and never leaves, so that the state
-    stays as long as the thread. There are as many as TensorFlow's pool has threads.
+    TensorFlow takes the interpreter lock with ``PyGILState_Ensure``. In a thread that Python does not know, this makes
+    a thread state, for which the kernel maps and unmaps 16 KB, and destroys it after the call: about 25 µs per call
+    with CPython 3.11. Here the first call on a thread enters once more and never leaves, so the state stays as long as
+    the thread. There are as many states as TensorFlow's pool has threads.
     """
     ensure = ctypes.pythonapi.PyGILState_Ensure
 

@@ -1,7 +1,7 @@
-"""What workers must read together: metric state, variables whose value is spread over replicas, random state.
+"""State that workers must read together: metrics, variables whose value is spread over replicas, random numbers.
 
-Under MultiWorkerMirroredStrategy, reading a variable that is synchronised on read is a collective operation: done by
-one worker alone (the chief, while saving) it waits for ever; done for each metric it costs 4.5 ms each over gRPC.
+Under MultiWorkerMirroredStrategy, reading a variable that is synchronised on read is a collective operation. If one
+worker reads alone (the chief, while saving), it waits for ever; reading each metric costs 4.5 ms over gRPC.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def read_together(strategy: tf.distribute.Strategy, variables: Iterable[Any]) ->
 
 
 def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> Any:
-    """A function that returns each replica's own values of Keras variables, to be called by every worker together.
+    """Return a function that gathers each replica's values of Keras variables. Every worker must call it together.
 
     Args:
         strategy: The strategy the variables were built under.
@@ -86,7 +86,7 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
     def gather_one_row() -> tf.Tensor:
         flat = tf.concat([tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables], 0)
         rank = tf.distribute.get_replica_context().replica_id_in_sync_group
-        # -0.0, not 0.0, is what added to any number leaves it as it is, bit for bit.
+        # Adding -0.0, unlike 0.0, leaves every number as it is, bit for bit.
         rows = tf.where(tf.equal(tf.range(replicas), rank)[:, tf.newaxis], flat, tf.constant(-0.0, tf.float64))
         (gathered,) = Reducer(replicas).sum([rows])
         return gathered
@@ -125,7 +125,7 @@ def gather_flags(strategy: tf.distribute.Strategy, flag: bool) -> list[bool]:
 
 @contextmanager
 def values_kept(strategy: tf.distribute.Strategy, variables: Iterable[Any]) -> Iterator[None]:
-    """Give this worker's replicas of Keras variables their values back at the end, bit for bit."""
+    """Restore this worker's replicas of Keras variables at the end, bit for bit."""
     components = [part for v in variables for part in strategy.experimental_local_results(v.value)]
     values = [np.array(component.numpy()) for component in components]
     try:
@@ -141,10 +141,10 @@ def local_value(strategy: tf.distribute.Strategy, variable: Any) -> Any:
 
 
 def decorrelate_seeds(strategy: tf.distribute.Strategy, model: Any) -> None:
-    """Give every replica random numbers of its own (Dropout, noise layers).
+    """Give every replica its own random numbers (Dropout, noise layers).
 
-    All replicas start from the same seed; left so, all of them would drop the same units. The first replica keeps
-    its seed, so that one replica computes what one process would.
+    All replicas start with the same seed and would drop the same units. The first replica keeps its seed, so that one
+    replica computes what one process would.
     """
     first_replica = first_local_replica(strategy)
     for variable in (v for v in model.variables if is_seed(v)):
@@ -154,7 +154,7 @@ def decorrelate_seeds(strategy: tf.distribute.Strategy, model: Any) -> None:
 
 
 def is_seed(variable: Any) -> bool:
-    """Whether a Keras variable is the state of a random number generator, which differs from replica to replica."""
+    """Whether a Keras variable is the state of a random number generator, which differs between replicas."""
     return bool(variable.name == "seed_generator_state")
 
 

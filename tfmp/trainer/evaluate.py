@@ -1,4 +1,4 @@
-"""Evaluation of a saved model in one process, with plain Keras: what a run's ``val_accuracy`` must equal."""
+"""Evaluation of a saved model in one process with plain Keras; equals the ``val_accuracy`` of its run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
     """Evaluate ``payload["run_dir"]``'s model on the data set of ``payload["data_header"]``; send a ``result`` event.
 
     Raises:
-        SystemExit: With exit code 1 after an error the user can act on was reported.
+        SystemExit: With exit code 1, after reporting an error that the user can fix.
     """
     try:
         channel.send(Ready())

@@ -27,7 +27,7 @@ def set_precision(precision: str) -> None:
     if precision in ("float32", "float64"):
         keras.config.set_floatx(precision)
     keras.config.set_dtype_policy(precision)
-    # Also read from ~/.keras/keras.json, which is no part of the run's configuration.
+    # Keras also reads these from ~/.keras/keras.json, which does not belong to the run's configuration.
     keras.config.set_epsilon(1e-7)
     keras.config.set_image_data_format("channels_last")
 
@@ -65,7 +65,7 @@ def build_optimizer(training: TrainingConfig, total_steps: int) -> Any:
 def build_model(config: RunConfig, input_shape: tuple[int, ...], classes: int, total_steps: int) -> Any:
     """Build and compile the model. Call inside ``strategy.scope()``.
 
-    A factory may return a compiled model; then its own optimizer, loss and metrics are used.
+    A factory may return a compiled model, which keeps its optimizer, loss and metrics.
 
     Args:
         config: The run.
@@ -84,7 +84,7 @@ def build_model(config: RunConfig, input_shape: tuple[int, ...], classes: int, t
         model.compile(
             optimizer=build_optimizer(config.training, total_steps),
             loss=config.training.loss,
-            # weighted, so that padding can be weighed out inside the compiled step
+            # weighted, so that padding gets weight zero inside the compiled step
             weighted_metrics=list(config.training.metrics),
             jit_compile=False,  # the bridge compiles forward and backward itself (training.jit_compile)
         )
@@ -100,15 +100,15 @@ def build_mlp(config: ModelConfig, input_shape: tuple[int, ...], classes: int) -
         [batch, *input_shape], floating, scaled to 0..1.
 
     Output shape:
-        [batch, classes], float32 or float64 probabilities (never half precision: a softmax in float16 loses the
-        small ones).
+        [batch, classes], float32 or float64 probabilities (never half precision: a softmax in float16 loses small
+        values).
 
     Args:
         config: Units, activation, dropout, batch normalisation and L2 penalty of the hidden layers.
         input_shape: Shape of one sample.
         classes: Number of classes.
     """
-    # Names are fixed, so that weights are found by name whatever was built before in the same process.
+    # Fixed names, so that weights can be found by name whatever the process built before.
     layers: list[Any] = [keras.layers.Input(input_shape, name="image")]
     if len(input_shape) != 1:
         layers.append(keras.layers.Flatten(name="flatten"))
@@ -128,14 +128,14 @@ def build_mlp(config: ModelConfig, input_shape: tuple[int, ...], classes: int) -
 
 
 def load_function(reference: str, key: str) -> Callable[..., Any]:
-    """Import the function that ``reference`` names; modules of the current directory are found.
+    """Import the function that ``reference`` names, also from the current directory.
 
     Args:
         reference: ``package.module:function``.
-        key: The configuration key it stands under, for errors.
+        key: Its configuration key, for errors.
 
     Raises:
-        TfmpError: The module or the function cannot be had.
+        TfmpError: The module or the function cannot be imported.
     """
     module_name, _, name = reference.partition(":")
     here = str(Path.cwd())
@@ -164,8 +164,8 @@ def build_from_factory(reference: str, input_shape: tuple[int, ...], classes: in
     """Build the user's model. Call inside ``strategy.scope()``.
 
     Args:
-        reference: ``package.module:function``; the function is given those of the arguments ``input_shape`` and
-            ``classes`` that it names.
+        reference: ``package.module:function``. The function receives ``input_shape`` and ``classes`` if it has
+            parameters of these names.
         input_shape: Shape of one sample.
         classes: Number of classes.
 
@@ -173,7 +173,7 @@ def build_from_factory(reference: str, input_shape: tuple[int, ...], classes: in
         A Keras model, compiled or not.
 
     Raises:
-        TfmpError: The function cannot be had, or returns something else than a Keras model.
+        TfmpError: The function cannot be imported or does not return a Keras model.
     """
     function = load_function(reference, "model.factory")
     known = {"input_shape": input_shape, "classes": classes}
@@ -191,23 +191,23 @@ def build_from_factory(reference: str, input_shape: tuple[int, ...], classes: in
 
 
 def _check_it_can_be_saved(model: Any, factory: str) -> None:
-    """Refuse at once a model that cannot be written at the end of the run.
+    """Refuse a model that cannot be saved at the end of the run.
 
     Raises:
-        TfmpError: A layer or the model has no configuration of its own.
+        TfmpError: A layer or the model has no configuration.
     """
     try:
         keras.saving.serialize_keras_object(model)
     except Exception as error:
-        words = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise TfmpError(
-            f"the model could not be saved after the training: {words[:300]}",
+            f"the model could not be saved after the training: {reason[:300]}",
             where=f"model.factory: {factory}",
             hint="give its class a get_config(), and register it with keras.saving.register_keras_serializable()",
         ) from error
 
 
-#: What ``compile`` decides: without effect on a model that comes compiled.
+#: Settings of ``compile``, without effect on a model that is already compiled.
 _COMPILED_KEYS = (
     "optimizer", "learning_rate", "schedule", "warmup_steps", "final_learning_rate_fraction", "momentum",
     "weight_decay", "clipnorm", "global_clipnorm", "clipvalue", "loss", "metrics",
@@ -227,7 +227,7 @@ def _check_nothing_is_ignored(config: RunConfig) -> None:
 
 
 def build_callbacks(training: TrainingConfig) -> list[Any]:
-    """Keras callbacks that the configuration asks for (they act on logs that are equal on all workers)."""
+    """The Keras callbacks in the configuration. They act on logs, which are equal on all workers."""
     callbacks: list[Any] = []
     if training.plateau_patience is not None:
         callbacks.append(

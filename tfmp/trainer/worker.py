@@ -1,8 +1,7 @@
-"""One worker's life: join, build, fit, evaluate, save, leave.
+"""One worker of a training: join, build, fit, save, leave.
 
-The whole interface is (what to do, where to tell): :func:`main` is called in the forked worker process with the
-launcher's payload and an event channel. The chief (rank 0) alone writes into the run folder; what must be read
-together is read by all workers at the same point.
+:func:`main` runs in the forked worker process, with the launcher's payload and an event channel. Only the chief (rank
+0) writes to the run folder. State that workers must read together is read by all of them at the same point.
 """
 
 from __future__ import annotations
@@ -90,10 +89,10 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
     """Train as one worker of the cluster that ``TF_CONFIG`` describes.
 
     Raises:
-        SystemExit: With exit code 1 after an error the user can act on was reported; with 143 where this or another
-            worker was asked to stop.
+        SystemExit: With exit code 1, after reporting an error that the user can fix; with 143 if this or another worker
+            was asked to stop.
     """
-    tempfile.tempdir = None  # the fork server has its own: this worker's folder goes with the attempt
+    tempfile.tempdir = None  # the fork server has its own; this worker's folder is removed with the attempt
     control = FitControl()
     try:
         train(WorkerTask(**payload), channel, control)
@@ -102,18 +101,18 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
         print(error.render(), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
     except Exception:
-        # Progress is told now and then only; that two attempts failed at the same step must be known exactly.
+        # Progress events are sparse, but the launcher must know whether two attempts failed at the same step.
         channel.send(FailedAfter(control.steps))
         raise
 
 
 def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
-    """Run one training from its start, or a checkpoint, to its end, as one of its workers."""
+    """Run one training, from its start or a checkpoint, as one of its workers."""
     folder = RunFolder(Path(task.run_dir))
     config = load_run_config(folder.config)
     resume = load_checkpoint(Path(task.resume)) if task.resume else None
     strategy = _build_strategy(task, config)
-    # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
+    # After the strategy, which replaces any SIGTERM handler with one in C++ that ignores the signal.
     signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
     print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
     channel.send(Ready(strategy.num_replicas_in_sync))
@@ -153,7 +152,7 @@ class _Setup:
 
 
 def _build_strategy(task: WorkerTask, config: RunConfig) -> tf.distribute.Strategy:
-    """Join the other workers. Comes before anything else that touches TensorFlow's runtime."""
+    """Join the other workers. Call before anything else that starts TensorFlow's runtime."""
     spec = StrategySpec(
         kind=config.cluster.strategy,
         replicas=task.replicas,
@@ -163,17 +162,17 @@ def _build_strategy(task: WorkerTask, config: RunConfig) -> tf.distribute.Strate
     )
     if task.compiled != "none" and not task.gpus:
         compute_in_order()
-    # The launchers notice silence first: they know whose it is.
+    # The launchers detect silence first: they know the silent worker.
     with peers_may_be_silent_for(config.cluster.heartbeat_timeout_s + _LAUNCHERS_FIRST_S):
         strategy = build_strategy(spec)
     if task.gpus:
-        # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
+        # CPU results are deterministic; GPU results only with deterministic kernels.
         tf.config.experimental.enable_op_determinism()
     return strategy
 
 
 def _build(task: WorkerTask, config: RunConfig, strategy: tf.distribute.Strategy, control: FitControl) -> _Setup:
-    """Build and bridge the model, its data, and the callbacks that the configuration asks for."""
+    """Build the model, its data and the configured callbacks, and bridge the model."""
     set_precision(config.training.precision)
     keras.utils.set_random_seed(config.training.seed)
     arrays = open_cached(task.data_header)
@@ -205,7 +204,7 @@ def _add_callbacks(
     history: list[dict[str, Any]],
     send: Send,
 ) -> Checkpoints:
-    """Add tfmp's callbacks to the user's; return the last one, which saves when all others have acted."""
+    """Add tfmp's callbacks to the user's. Return the last one, which saves after all others have acted."""
     chief, steps = task.rank == 0, task.steps_per_epoch
     if chief and config.run.tensorboard:
         setup.callbacks.append(TensorBoardFiles(folder))
@@ -252,7 +251,7 @@ def _fit(
     first_epoch, first_step = 0, 0
     if resume is not None:
         print(f"tfmp: worker {task.rank} resumes at {resume.describe()}", flush=True)
-        # A run that had stopped early has nothing left to train.
+        # If the run stopped early, nothing is left to train.
         first_epoch, first_step = (epochs, 0) if resume.facts["stopped"] else (resume.epoch, resume.step)
     setup.model.fit(
         setup.feed.dataset(strategy, start=(first_epoch, first_step)),
@@ -286,14 +285,14 @@ def _save(
 
 
 def _steps_per_execution(config: RunConfig, task: WorkerTask, model: Any, callbacks: list[Any]) -> int:
-    """What the configuration says or the plan chose; fewer where the user's code needs it."""
+    """Steps as configured or planned; fewer if user code needs it."""
     if config.training.steps_per_execution is not None:
         return task.steps_per_execution
     rows = -(-config.training.batch_size // task.replicas)
     own_model = model if config.model.factory else None
     steps = steps_for_user_code(own_model, callbacks, task.steps_per_execution, rows)
     if steps != task.steps_per_execution:
-        print(f"tfmp: steps per execution: {steps}, for code of your own", flush=True)
+        print(f"tfmp: steps per execution: {steps}, because of user code", flush=True)
     return steps
 
 
@@ -327,7 +326,7 @@ def _feeds(
 
 
 def _shared_memory(task: WorkerTask, model: Any, strategy: Any, timeout_s: float) -> Reducer:
-    """Meet the other workers of this host, with room for the model's gradient in one piece."""
+    """Join the other workers of this host in memory that holds the model's whole gradient."""
     assert task.meeting is not None
     meeting = task.meeting
     gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
@@ -346,10 +345,10 @@ def _shared_memory(task: WorkerTask, model: Any, strategy: Any, timeout_s: float
 
 
 def _leave_together(strategy: Any) -> None:
-    """Wait until every worker is here: the chief has saved by then, and nobody takes a leaving peer for a dead one.
+    """Wait until every worker is here, so that no worker mistakes a leaving peer for a dead one.
 
-    A peer that is out of the barrier may end its process while this worker's last exchange with it is under way. It
-    has passed the barrier then, or it died, which its launcher sees: either way there is nothing left to wait for.
+    A peer may leave the barrier and exit while this worker's last exchange with it is under way. Then it has passed the
+    barrier, or it died and its launcher notices. Either way there is nothing left to wait for.
     """
 
     @tf.function(autograph=False)
