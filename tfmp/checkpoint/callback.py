@@ -116,7 +116,7 @@ class Checkpoints(keras.callbacks.Callback):
         """If a callback has stopped the training, make sure that it has on all workers; once is enough."""
         if self.model.stop_training and not self._stop_confirmed:
             self._stop_confirmed = True
-            self._control.confirm_stop(epoch * self._steps_per_epoch + step)
+            self._control.confirm_stop(epoch * self._steps_per_epoch + step, step == 0)
 
     def _save(self, epoch: int, step: int) -> None:
         loop, policy = self.loop, self._policy

@@ -37,9 +37,9 @@ class FitControl:
         loss_sum: Sum of loss times samples over these steps.
         samples: Samples of these steps.
         logs: Running loss and metrics of the epoch.
-        confirm_stop: Call it with the steps done, counted over the run, after a callback has set
-            ``model.stop_training`` while steps are left: raises TfmpError if not all workers have stopped. Set by the
-            bridge.
+        confirm_stop: Call it after a callback has set ``model.stop_training`` while steps are left, with the steps
+            done, counted over the run, and whether they end an epoch. Raises TfmpError if not all workers have
+            stopped. Set by the bridge.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class FitControl:
         self.loss_sum = 0.0
         self.samples = 0
         self.logs: dict[str, Any] = {}
-        self.confirm_stop: Callable[[int], None] = lambda _: None
+        self.confirm_stop: Callable[[int, bool], None] = lambda *_: None
         self._to_skip = 0
 
     @property

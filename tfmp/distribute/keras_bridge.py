@@ -210,7 +210,7 @@ class _Bridge:
 
     # ---- a callback has stopped the training
 
-    def _confirm_stop(self, step: int) -> None:
+    def _confirm_stop(self, step: int, epoch_ended: bool) -> None:
         """Take part in the next execution of workers that go on; undo it if there are none.
 
         Raises:
@@ -222,6 +222,9 @@ class _Bridge:
         metric_variables = [v for metric in model.metrics for v in metric.variables]
         unique = {id(v): v for v in [*model.variables, *model.optimizer.variables, *metric_variables]}
         with values_kept(self.strategy, unique.values()):
+            if epoch_ended:
+                # As the others do: assigning a variable that is synchronised on read also reads it, with all workers.
+                type(model).reset_metrics(model)
             *counts, _ = self._train_execution(self._iterator, self.control.wishes(has_stopped=True))
         stops = float(counts[-1].numpy()[0])
         if self.control.stopped_replicas(stops) < self.strategy.num_replicas_in_sync:
