@@ -13,7 +13,8 @@ from tfmp.checkpoint.format import Checkpoint
 from tfmp.checkpoint.snapshot import Snapshots
 from tfmp.checkpoint.writer import CheckpointWriter, Send
 from tfmp.distribute.control import FitControl
-from tfmp.events import Saving, TrainingStopped
+from tfmp.distribute.keras_hooks import strategy_of
+from tfmp.events import Saving
 from tfmp.rundir.layout import RunFolder
 
 #: The attributes in which Keras's own callbacks keep state from epoch to epoch, by class name.
@@ -71,7 +72,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         self._clock = clock
         self._saved_s = clock()
         self._epoch = 0
-        self._stop_reported = False
+        self._stop_confirmed = False
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Start the clock of the interval."""
@@ -95,7 +96,8 @@ class CheckpointCallback(keras.callbacks.Callback):
         if control.stop_agreed:
             self.finish()
             raise StopAgreed
-        self._report_stop(self._epoch, control.steps)
+        if control.steps < self._steps_per_epoch:
+            self._confirm_stop(self._epoch, control.steps)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Stop if the workers have agreed to, with a checkpoint from which the epoch's validation starts again."""
@@ -108,13 +110,13 @@ class CheckpointCallback(keras.callbacks.Callback):
         """Save the state after the epoch."""
         self._save(epoch + 1, 0)
         if epoch + 1 < self.params["epochs"]:
-            self._report_stop(epoch + 1, 0)
+            self._confirm_stop(epoch + 1, 0)
 
-    def _report_stop(self, epoch: int, step: int) -> None:
-        """Tell the launcher that a callback has ended the training: it checks that those of all workers do."""
-        if self.model.stop_training and not self._stop_reported:
-            self._stop_reported = True
-            self._send(TrainingStopped(epoch * self._steps_per_epoch + step))
+    def _confirm_stop(self, epoch: int, step: int) -> None:
+        """If a callback has stopped the training, make sure that it has on all workers; once is enough."""
+        if self.model.stop_training and not self._stop_confirmed:
+            self._stop_confirmed = True
+            self._control.confirm_stop(epoch * self._steps_per_epoch + step, step == 0)
 
     def _save(self, epoch: int, step: int) -> None:
         loop, policy = self.loop, self._policy
@@ -187,7 +189,7 @@ class ResumableCallbackList(keras.callbacks.CallbackList):
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore weights, optimizer, random numbers and the state of the callbacks."""
-        self.snapshots = Snapshots(self.model, self.model._distribute_strategy)
+        self.snapshots = Snapshots(self.model, strategy_of(self.model))
         super().on_train_begin(logs)
         if self._resume is not None:
             self.snapshots.restore(self._resume.arrays, metrics=False)

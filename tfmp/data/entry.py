@@ -1,7 +1,7 @@
-"""One entry of the data cache: a file of raw arrays, and a JSON header that says what is where.
+"""One entry of the data cache: a file of raw arrays, and a JSON header that describes it.
 
-The header is written last and by rename, so an entry either exists whole or not at all. Every array starts at a
-multiple of 4096 bytes: it can be mapped on its own, and consumers that want aligned memory take it without a copy.
+The header is written last and by rename, so an entry is either complete or absent. Every array starts at a multiple of
+4096 bytes: it can be mapped separately, and consumers that need aligned memory use it without a copy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ITEM_BYTES = {"|u1": 1, f"{_ORDER}f2": 2, f"{_ORDER}f4": 4, f"{_ORDER}f8": 8, f
 
 
 class DamagedEntryError(Exception):
-    """An entry that does not hold what its header says; the message is the reason, for a notice."""
+    """An entry that does not match its header; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class ArrayLayout:
 
 @dataclass(frozen=True)
 class DatasetHeader:
-    """What a prepared data set holds; readable without numpy.
+    """The contents of a prepared data set; readable without numpy.
 
     Attributes:
         name: ``mnist``, ``idx`` or ``npz``.
         classes: Number of classes.
-        data_file: Name of the data file, beside the header.
+        data_file: Name of the data file, in the folder of the header.
         data_bytes: Its size.
         data_sha256: Its SHA-256 (hex).
         arrays: Layout by array name (:data:`ARRAY_NAMES`).
@@ -93,7 +93,7 @@ class DatasetHeader:
         """Parse and check a header file's text.
 
         Raises:
-            DamagedEntryError: It is not a header of this format, or an array lies outside the data file.
+            DamagedEntryError: The text is not a header of this format, or an array is outside the data file.
         """
         try:
             raw = json.loads(text)
@@ -128,9 +128,8 @@ class CachedDataset:
     def open(self) -> DatasetArrays:
         """Map the arrays into memory, copy-on-write.
 
-        Pages are shared by all processes of the machine as long as nobody writes to them; a write makes a private
-        copy of the page and never reaches the file. Writable, because consumers such as DLPack refuse read-only
-        memory.
+        All processes of the machine share the pages. A write makes a private copy of a page and never reaches the file.
+        The arrays are writable because consumers such as DLPack refuse read-only memory.
 
         Raises:
             OSError: The data file cannot be opened.
@@ -164,7 +163,7 @@ def load_entry(path: Path, *, verify: bool) -> CachedDataset:
 
     Raises:
         FileNotFoundError: There is no header.
-        DamagedEntryError: Header and data file do not fit.
+        DamagedEntryError: Header and data file do not match.
         OSError: The header cannot be read.
     """
     try:
@@ -186,7 +185,7 @@ def load_entry(path: Path, *, verify: bool) -> CachedDataset:
 
 
 def open_cached(path: str | os.PathLike[str]) -> DatasetArrays:
-    """Open a data set that the launcher prepared (what a worker calls).
+    """Open a data set that the launcher prepared. Workers call it.
 
     Args:
         path: The header file: ``str(CachedDataset.path)``.
@@ -195,7 +194,7 @@ def open_cached(path: str | os.PathLike[str]) -> DatasetArrays:
         Arrays mapped copy-on-write: see :meth:`CachedDataset.open`.
 
     Raises:
-        TfmpError: The entry has gone or been damaged since it was prepared.
+        TfmpError: The entry was removed or damaged after it was prepared.
     """
     try:
         return load_entry(Path(path), verify=False).open()
@@ -204,7 +203,7 @@ def open_cached(path: str | os.PathLike[str]) -> DatasetArrays:
         raise TfmpError(
             f"the prepared data set cannot be opened: {reason}",
             where=str(path),
-            hint="start the run again: the launcher prepares it anew",
+            hint="start the run again: the launcher prepares it again",
         ) from None
 
 
@@ -217,7 +216,7 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
         dataset: Checked arrays.
 
     Raises:
-        OSError: It cannot be written; nothing of this attempt is left behind.
+        OSError: It cannot be written; nothing is left behind.
     """
     arrays = dict(
         zip(

@@ -33,7 +33,6 @@ from tfmp.events import (
     LeftOnRequest,
     Progress,
     Ready,
-    TrainingStopped,
     UncaughtException,
     UserError,
     Validating,
@@ -383,15 +382,6 @@ def test_two_failures_of_different_kinds_are_both_named() -> None:
 def test_workers_stopped_because_another_failed_are_taken_along() -> None:
     run = History(fails(0, EXITED), max_restarts=0).play()
     assert run.reporter.end.taken_along == "taken along: worker 1 (stopped by tfmp), worker 2 (stopped by tfmp)"
-
-
-def test_a_callback_that_stops_one_worker_alone_is_named() -> None:
-    alone = training((1.0, Sends(1, TrainingStopped(20))), stacks={0: WAITING, 1: stack("meet"), 2: WAITING})
-    run = History(alone, done()).play()
-    assert (run.attempts, run.reporter.end.cause, run.reporter.end.culprits) == (1, "error", (1,))
-    what = "a callback of worker 1 stopped the training after step 20, workers 0, 2 go on"
-    assert run.reporter.end.to_error().what == what
-    assert run.took_s < 8.0, "long before anyone calls it a hang"
 
 
 def test_an_older_checkpoint_costs_the_steps_since() -> None:
