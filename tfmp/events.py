@@ -66,14 +66,6 @@ class EpochEnd:
 
 
 @dataclass(frozen=True)
-class TrainingStopped:
-    """A callback of this worker has set ``stop_training`` after this step of the run."""
-
-    KIND: ClassVar = "stops"
-    global_step: int
-
-
-@dataclass(frozen=True)
 class LeftOnRequest:
     """The workers leave together after a stop request; ``asked``: this worker got the signal."""
 
@@ -183,7 +175,7 @@ class UnknownEvent:
 
 
 WorkerEvent = (
-    Ready | FirstStep | Progress | Validating | EpochEnd | TrainingStopped | LeftOnRequest | Saving | CheckpointSaved
+    Ready | FirstStep | Progress | Validating | EpochEnd | LeftOnRequest | Saving | CheckpointSaved
     | CheckpointFailed | ModelSaved | WeightsDigest | EvaluationResult | UserError | UncaughtException | FailedAfter
     | NotStarted | UnknownEvent
 )  # fmt: skip
@@ -191,7 +183,7 @@ WorkerEvent = (
 _KINDS: dict[str, Any] = {
     kind.KIND: kind
     for kind in (
-        Ready, FirstStep, Progress, Validating, EpochEnd, TrainingStopped, LeftOnRequest, Saving, CheckpointSaved,
+        Ready, FirstStep, Progress, Validating, EpochEnd, LeftOnRequest, Saving, CheckpointSaved,
         CheckpointFailed, ModelSaved, WeightsDigest, EvaluationResult, UserError, UncaughtException, FailedAfter,
         NotStarted,
     )

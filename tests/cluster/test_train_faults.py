@@ -104,11 +104,22 @@ def test_a_worker_that_raises_is_named_with_its_last_lines(tmp_path: Path) -> No
     assert not (tmp_path / "run" / "model.keras").exists()
 
 
-def test_a_callback_that_stops_one_worker_alone_is_named_soon(tmp_path: Path) -> None:
-    arguments = (*_SHORT, "--set", "training.validation_every=0", "--max-restarts", 3)
-    done = run_program("train", *arguments, *hook("worker_1_stops_alone"), "--run-dir", tmp_path / "run")
+@pytest.mark.parametrize(
+    ("collective", "callback", "step"),
+    [
+        ("shm", "worker_1_stops_alone", 1),
+        ("ring", "worker_1_stops_alone", 1),
+        ("shm", "worker_1_stops_alone_at_an_epochs_end", 4),
+        ("ring", "worker_1_stops_alone_at_an_epochs_end", 4),
+    ],
+)
+def test_a_callback_that_stops_one_worker_alone_is_named_at_once(
+    tmp_path: Path, collective: str, callback: str, step: int
+) -> None:
+    arguments = (*_SHORT, "--epochs", 2, "--max-restarts", 3, "--set", f"cluster.collective={collective}")
+    done = run_program("train", *arguments, *hook(callback), "--run-dir", tmp_path / "run")
     assert done.code == 1
-    assert "a callback of worker 1 stopped the training after step 1, worker 0 goes on" in done.err
+    assert f"a callback of worker 1 stopped the training after step {step}, worker 0 goes on" in done.err
     assert "decide alike on all workers" in done.err
     assert not re.search("cause of death|restarting|Traceback", done.err)
     failure = json.loads((tmp_path / "run" / "failure.json").read_text())
@@ -123,11 +134,29 @@ def test_an_epoch_that_a_callback_ends_is_recorded_as_far_as_it_came(tmp_path: P
     assert done.code == 0, done.err
     (line,) = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
     assert (line["epoch"], line["step"]) == (1, 3)
-    assert "steps per execution: 1, for code of your own" in (folder / "logs/attempt-0/worker-0.log").read_text()
+    assert "steps per execution: 1, because of user code" in (folder / "logs/attempt-0/worker-0.log").read_text()
     again = run_program("train", "--resume", "--run-dir", folder, "--epochs", 2)
     assert again.code == 0, again.err
     assert "a callback had ended the training there: no more epochs are trained" in again.out
     assert len((folder / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("collective", ["shm", "ring"])
+def test_a_stop_of_all_workers_leaves_the_numbers_as_they_were(tmp_path: Path, collective: str) -> None:
+    small = ("--workers", 2, "--epochs", 1, "--batch-size", 100, "--set", "data.limit_train=1000",
+             "--set", "data.limit_validation=100", "--set", "training.schedule=constant",
+             "--set", "model.dropout=0.3", "--set", "model.batch_normalization=true",
+             "--set", f"cluster.collective={collective}")  # fmt: skip
+    stopped = run_program("train", *small, *hook("all_stop_at_the_third_batch"), "--run-dir", tmp_path / "stopped")
+    whole = run_program("train", *small, "--set", "training.steps_per_epoch=3", "--run-dir", tmp_path / "whole")
+    assert (stopped.code, whole.code) == (0, 0), stopped.err + whole.err
+    summaries, epochs = [], []
+    for name in ("stopped", "whole"):
+        summaries.append(json.loads((tmp_path / name / "summary.json").read_text())["weights_sha256"])
+        line = json.loads((tmp_path / name / "metrics.jsonl").read_text())
+        epochs.append({key: line[key] for key in ("loss", "accuracy", "val_loss", "val_accuracy")})
+    assert summaries[0] == summaries[1]
+    assert epochs[0] == epochs[1]
 
 
 def test_a_loss_that_is_no_number_stops_all_workers_at_the_same_step(tmp_path: Path) -> None:
@@ -242,7 +271,7 @@ def test_a_run_folder_that_is_deleted_ends_the_run_and_is_not_made_again(tmp_pat
         shutil.rmtree(folder.parent)
         out, _ = process.communicate(timeout=30)
     assert process.returncode == 1
-    assert f"error: the run folder is gone: it was deleted or moved while the run went on\n  where: {folder}" in out
+    assert f"error: the run folder is gone: it was deleted or moved during the run\n  where: {folder}" in out
     assert not re.search("Traceback|restarting", out)
     assert not folder.parent.exists()
 

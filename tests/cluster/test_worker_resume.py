@@ -48,7 +48,7 @@ def test_the_same_command_starts_resumes_and_ends_a_run(tmp_path: Path, trained:
         third = [start(f"w{rank}", "--index", rank, "--resume", shared=folder) for rank in range(2)]
         assert [launcher.wait() for launcher in third] == [0, 0], third[0].text + third[1].text
         for launcher in third:
-            assert f"nothing left to do: {folder} has ended well after 12 epochs" in launcher.text
+            assert f"nothing left to do: {folder} finished after 12 epochs" in launcher.text
     whole: Run = trained(*_ARGUMENTS)  # type: ignore[operator]
     assert _sha(folder) == whole.summary["weights_sha256"], "as if it had never been interrupted"
     assert [json.loads(line)["epoch"] for line in (folder / "metrics.jsonl").read_text().splitlines()] == [

@@ -123,7 +123,7 @@ def test_the_demo_again_says_that_nothing_is_left_to_do(demo: Group) -> None:
     assert done.returncode == 0, done.stdout
     assert demo.codes() == [0] * _WORKERS
     for name in demo.names:
-        assert "nothing left to do: /runs/mnist has ended well after 5 epochs" in demo.log(name)
+        assert "nothing left to do: /runs/mnist finished after 5 epochs" in demo.log(name)
 
 
 def test_containers_of_the_demo_are_shut_in(demo: Group) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from tests.train.conftest import mirrored
 from tests.train.small import BATCH, CLASSES, FEATURES, SAMPLES, SEED, samples
-from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
-from tfmp.checkpoint.format import Checkpoint, load_checkpoint
+from tfmp.checkpoint.callback import CheckpointCallback, CheckpointPolicy, ResumableCallbackList, StopAgreed
+from tfmp.checkpoint.format import Checkpoint, load
 from tfmp.distribute import FitControl, bridge
 from tfmp.distribute.feed import Feed, FeedPlan
 from tfmp.events import CheckpointSaved, WorkerEvent
@@ -78,11 +78,13 @@ class Fit:
         policy = CheckpointPolicy(RunFolder(folder), enabled=True, every_s=0, chief=True, facts={})
         self.events: list[WorkerEvent] = []
         self.early = keras.callbacks.EarlyStopping("val_loss", patience=10)
-        saving = Checkpoints(policy, control, self.events.append, steps_per_epoch=STEPS)
+        saving = CheckpointCallback(policy, control, self.events.append, steps_per_epoch=STEPS)
         callbacks = [self.early, StopAfter(control, stop_after), saving]
         self.seen: list[int] = []
         callbacks.append(keras.callbacks.LambdaCallback(on_train_batch_end=lambda batch, logs: self.seen.append(batch)))
-        loop = TrainingLoop(callbacks, control, resume, model=model, epochs=EPOCHS, steps_per_epoch=STEPS, history=[])
+        loop = ResumableCallbackList(
+            callbacks, control, resume, model=model, epochs=EPOCHS, steps_per_epoch=STEPS, history=[]
+        )
         start = (resume.epoch, resume.step) if resume else (0, 0)
         self.stopped = False
         try:
@@ -103,7 +105,7 @@ class Fit:
             self.stopped = True
         saving.finish()
         paths = [event.path for event in self.events if isinstance(event, CheckpointSaved)]
-        self.checkpoint = load_checkpoint(Path(paths[-1]))
+        self.checkpoint = load(Path(paths[-1]))
 
     @property
     def state(self) -> list[bytes]:
@@ -177,6 +179,7 @@ def test_another_number_of_replicas_goes_on_with_the_same_samples(tmp_path: Path
 
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, cut: Fit) -> None:
-    wrong = Checkpoint(0, 4, STEPS, [np.zeros((3, 3)), *cut.checkpoint.arrays[1:]], cut.checkpoint.facts)
+    arrays = [np.zeros((3, 3)), *cut.checkpoint.arrays[1:]]
+    wrong = Checkpoint(0, 4, STEPS, cut.checkpoint.facts, arrays=arrays)
     with pytest.raises(Exception, match=r"another model: .*expected shape"):
         Fit(tmp_path, 2, resume=wrong)

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from tfmp.distribute.threads import keeping_its_thread
+from tfmp.distribute.reducers import keeping_its_thread
 
 
 def test_calls_from_a_thread_of_tensorflow_keep_its_interpreter_state() -> None:
@@ -31,6 +31,6 @@ def test_calls_from_a_thread_of_tensorflow_keep_its_interpreter_state() -> None:
         loop(tf.ones([1]))
         return counts
 
-    assert set(calls(count)) == {1}, "TensorFlow or CPython keeps the state by itself: tfmp.distribute.threads can go"
+    assert set(calls(count)) == {1}, "TensorFlow or CPython keeps the state by itself: keeping_its_thread can go"
     kept = calls(keeping_its_thread(count))
     assert max(kept) > 1, kept

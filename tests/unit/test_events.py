@@ -20,7 +20,6 @@ from tfmp.events import (
     Progress,
     Ready,
     Saving,
-    TrainingStopped,
     UncaughtException,
     UnknownEvent,
     UserError,
@@ -46,7 +45,6 @@ WIRE: list[tuple[WorkerEvent, dict[str, Any]]] = [
         {"event": "epoch", "epoch": 1, "loss": 0.25, "val_loss": None, "seconds": 1.25, "samples_per_second": 48000.4,
          "step": 235},
     ),
-    (TrainingStopped(14), {"event": "stops", "global_step": 14}),
     (LeftOnRequest(asked=True), {"event": "stopped", "asked": True}),
     (Saving(1, 2, 12), {"event": "saving", "epoch": 1, "step": 2, "global_step": 12}),
     (

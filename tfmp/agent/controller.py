@@ -41,12 +41,15 @@ class Workload(Protocol):
     def attempt(self) -> AbstractContextManager[Attempt]:
         """Provide what one attempt needs (ports, folders), and remove what it leaves."""
 
-    def rewind(self) -> int:
-        """Choose where the next attempt starts; return the steps of the run that are done there.
+    def check(self) -> None:
+        """Check that the run can go on after a failure, whatever failed.
 
         Raises:
-            TfmpError: The run cannot go on.
+            TfmpError: It cannot: its folder is gone.
         """
+
+    def rewind(self) -> int:
+        """Choose where the next attempt starts; return the steps of the run that are done there."""
 
 
 class Reporter:
@@ -165,4 +168,5 @@ class Controller:
     def _decide(self, diagnosis: Diagnosis) -> Restart | Stop:
         if diagnosis.result.signalled is not None:  # the user wants it to end
             return Stop(None)
+        self._workload.check()
         return self._restarts.after(diagnosis)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tfmp.agent.failures.diagnosis import Diagnosis, Setting, diagnose
-from tfmp.agent.failures.diverged_stop import DivergedStopDetector
 from tfmp.agent.failures.evidence import Evidence
 from tfmp.agent.failures.hang import HangDetector
 from tfmp.agent.failures.memory import MemoryWatch
@@ -107,9 +106,8 @@ class Monitor:
         self._exceptions: dict[int, UncaughtException] = {}
         self._asked: set[int] = set()
         self._memory = MemoryWatch()
-        self._diverged = DivergedStopDetector()
         self.hang: HangDetector | None = None
-        detectors: list[Detector] = [self._memory, self._diverged]
+        detectors: list[Detector] = [self._memory]
         if watch.setting.steps_per_epoch is not None:
             self.hang = HangDetector(watch.ranks, watch.hang_timeout_s, watch.start_timeout_s, self._began_s)
             detectors.append(self.hang)
@@ -162,15 +160,14 @@ class Monitor:
     def _diagnose(self, result: GroupResult) -> Diagnosis:
         report = self.hang.report if self.hang is not None else None
         odd, stopped = (report.odd, report.hang.stopped) if report else ((), ())
-        errors = self._errors | self._diverged.errors
         unknown_step = None if self.hang is not None else 0
         evidence = [
             Evidence(
                 exit=exit,
-                error=errors.get(exit.rank),
+                error=self._errors.get(exit.rank),
                 exception=self._exceptions.get(exit.rank),
                 asked_to_leave=exit.rank in self._asked,
-                stands_still=exit.rank in odd or exit.rank in self._diverged.errors,
+                stands_still=exit.rank in odd,
                 stopped=exit.rank in stopped,
                 tail=result.tail(exit.rank),
                 step=self._steps.get(exit.rank, unknown_step),

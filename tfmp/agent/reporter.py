@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from signal import SIGKILL
 from typing import TYPE_CHECKING, Any
 
 from tfmp.agent.console import Console
 from tfmp.agent.controller import Reporter
+from tfmp.agent.failures.diagnosis import Diagnosis, diagnose
+from tfmp.agent.failures.evidence import Evidence
 from tfmp.agent.monitor import Monitor
 from tfmp.agent.restart_policy import Restart
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
@@ -24,7 +27,6 @@ from tfmp.workers.group import Line, ServerReady, WorkerGroup
 from tfmp.workers.spec import GroupResult, signal_name
 
 if TYPE_CHECKING:
-    from tfmp.agent.failures.diagnosis import Diagnosis
     from tfmp.agent.options import TrainOptions
     from tfmp.agent.workload import TrainingAttempt
     from tfmp.config import RunConfig
@@ -58,6 +60,7 @@ class TrainingReporter(Reporter):
         self._attempts = 0
         self._last_steps: dict[int, Any] = {}
         self._hidden_lines = 0
+        self._result = GroupResult(exits=())
 
     def started(self, attempt: TrainingAttempt) -> None:
         """See :class:`tfmp.agent.controller.Reporter`."""
@@ -126,8 +129,8 @@ class TrainingReporter(Reporter):
         """See :class:`tfmp.agent.controller.Reporter`."""
         self._hidden_lines += self._console.hidden
         self._view.close()
-        exits = result.exits if result is not None else ()
-        for exit in exits:
+        self._result = result or GroupResult(exits=())
+        for exit in self._result.exits:
             self.recorder.note("exit", rank=exit.rank, exit_code=exit.exit_code, signal=exit.signal, cause=exit.cause)
 
     def restarting(self, diagnosis: Diagnosis, restart: Restart, from_step: int) -> None:
@@ -194,7 +197,7 @@ class TrainingReporter(Reporter):
         code = error.exit_code or EXIT_FAILED
         if self._is_chief:
             record = {"what": error.what, "where": error.where, "hint": error.hint}
-            record |= diagnosis.to_json() if diagnosis else {"cause": "error", "worker": None}
+            record |= diagnosis.to_json() if diagnosis else self._without_culprit().to_json()
             with suppress(FileNotFoundError):  # a run folder that was deleted
                 write_json(self._folder.failure, {**record, "last_step": self._last_steps, "exit_code": code})
         else:
@@ -204,6 +207,11 @@ class TrainingReporter(Reporter):
             self._explain(diagnosis)
         eprint(f"  run folder: {self._folder.path}")
         return code
+
+    def _without_culprit(self) -> Diagnosis:
+        """Of workers that all ended well."""
+        evidence = [Evidence(exit, tail=self._result.tail(exit.rank)) for exit in self._result.exits]
+        return replace(diagnose(evidence, self._result), cause="error")
 
     def _explain(self, diagnosis: Diagnosis) -> None:
         for line in diagnosis.details:

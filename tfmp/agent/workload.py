@@ -103,11 +103,14 @@ class TrainingWorkload:
         self._shm_setup = shm_setup
         self._tell = tell
 
+    def check(self) -> None:
+        """See :class:`tfmp.agent.controller.Workload`."""
+        self._folder.require()
+
     def rewind(self) -> int:
         """See :class:`tfmp.agent.controller.Workload`."""
-        self._folder.require()  # what is to go on there
         self._point = resume.choose(self._folder, self._tell)
-        return self._point.checkpoint.global_step if self._point else 0
+        return self._point.header.global_step if self._point else 0
 
     @contextmanager
     def attempt(self) -> Iterator[TrainingAttempt]:
@@ -134,8 +137,8 @@ class TrainingWorkload:
                     ),
                     on_ready=ports.release if ports else noop,  # every worker has its own port by then
                     plan=plan,
-                    from_step=point.checkpoint.global_step if point else 0,
-                    history=point.checkpoint.facts["history"] if point and plan.workers[0].local else (),
+                    from_step=point.header.global_step if point else 0,
+                    history=point.header.facts["history"] if point and plan.workers[0].local else (),
                 )
             finally:
                 folder.remove_temporaries()
@@ -156,7 +159,7 @@ class TrainingWorkload:
                     self._folder.path.absolute(),
                     self._dataset.path,
                     shm=shm.join(worker.rank, plan) if shm else None,
-                    resume=self._point.path.absolute() if self._point else None,
+                    resume=self._point.to_task() if self._point else None,
                     faults=tuple(fault.to_json() for fault in faults if fault.rank == worker.rank),
                 ).to_json(),
                 cpus=worker.cpus,

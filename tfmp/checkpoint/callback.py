@@ -1,4 +1,4 @@
-"""Checkpoints while training, leaving together when asked to stop, and going on where a checkpoint was taken."""
+"""Saves checkpoints while training, stops all workers after the same step, and resumes where a checkpoint was taken."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from tfmp.checkpoint.format import Checkpoint
 from tfmp.checkpoint.snapshot import Snapshots
 from tfmp.checkpoint.writer import CheckpointWriter, Send
 from tfmp.distribute.control import FitControl
-from tfmp.events import Saving, TrainingStopped
+from tfmp.distribute.keras_hooks import strategy_of
+from tfmp.events import Saving
 from tfmp.rundir.layout import RunFolder
 
-#: What Keras's own callbacks remember from epoch to epoch, by class name.
-_REMEMBERED = {
+#: The attributes in which Keras's own callbacks keep state from epoch to epoch, by class name.
+_STATE_ATTRIBUTES = {
     "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch"),
     "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
 }
 
 
 class StopAgreed(Exception):
-    """All workers have ended the same step, and what is to be saved is being saved: leave now."""
+    """All workers have stopped after the same step, as agreed, and the last checkpoint is on the disk."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class CheckpointPolicy:
 
     Attributes:
         folder: The run folder.
-        enabled: Whether any are written.
-        every_s: Seconds between two inside an epoch. 0: only at its end.
+        enabled: Whether to save at all.
+        every_s: Seconds between two checkpoints inside an epoch. 0: only at its end.
         chief: Whether this worker writes; its clock decides for all.
-        facts: What identifies the run, saved along.
+        facts: What identifies the run, saved with the state.
     """
 
     folder: RunFolder
@@ -46,10 +47,10 @@ class CheckpointPolicy:
     facts: Mapping[str, Any]
 
 
-class Checkpoints(keras.callbacks.Callback):
-    """Saves after every epoch, every so many seconds, and when the workers have agreed to. The last of the callbacks.
+class CheckpointCallback(keras.callbacks.Callback):
+    """Saves after every epoch, at intervals inside it, and before an agreed stop. Must be the last of the callbacks.
 
-    Every worker reads its replicas' state, the chief writes, while the training goes on.
+    Every worker reads the state of its replicas. The chief writes it in a thread, while the training continues.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Checkpoints(keras.callbacks.Callback):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        self.loop: TrainingLoop | None = None
+        self.loop: ResumableCallbackList | None = None
         self._policy = policy
         self._control = control
         self._send = send
@@ -71,84 +72,85 @@ class Checkpoints(keras.callbacks.Callback):
         self._clock = clock
         self._saved_s = clock()
         self._epoch = 0
-        self._end_told = False
+        self._stop_confirmed = False
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Start the clock."""
+        """Start the clock of the interval."""
         self._saved_s = self._clock()
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Note the epoch."""
+        """Remember the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Ask for a checkpoint after the execution that begins, if it is time."""
+        """Request a checkpoint after this execution if one is due."""
         policy = self._policy
         if policy.enabled and policy.chief and policy.every_s and self._clock() - self._saved_s >= policy.every_s:
             self._control.save_wanted = True
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Save, and stop, if that was agreed."""
+        """Save or stop if the workers have agreed to."""
         control = self._control
         if control.save_agreed or control.stop_agreed:
             self._save(self._epoch, control.steps)
         if control.stop_agreed:
             self.finish()
             raise StopAgreed
-        self._tell_of_the_end(self._epoch, control.steps)
+        if control.steps < self._steps_per_epoch:
+            self._confirm_stop(self._epoch, control.steps)
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Save, and stop, if that was agreed: the epoch's steps are done, its validation is still to come."""
+        """Stop if the workers have agreed to, with a checkpoint from which the epoch's validation starts again."""
         if self._control.stop_agreed:
             self._save(self._epoch, self._steps_per_epoch)
             self.finish()
             raise StopAgreed
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Save what the epoch came to."""
+        """Save the state after the epoch."""
         self._save(epoch + 1, 0)
         if epoch + 1 < self.params["epochs"]:
-            self._tell_of_the_end(epoch + 1, 0)
+            self._confirm_stop(epoch + 1, 0)
 
-    def _tell_of_the_end(self, epoch: int, step: int) -> None:
-        """Tell the launcher that a callback has ended the training: it knows whether the other workers end it too."""
-        if self.model.stop_training and not self._end_told:
-            self._end_told = True
-            self._send(TrainingStopped(epoch * self._steps_per_epoch + step))
+    def _confirm_stop(self, epoch: int, step: int) -> None:
+        """If a callback has stopped the training, make sure that it has on all workers; once is enough."""
+        if self.model.stop_training and not self._stop_confirmed:
+            self._stop_confirmed = True
+            self._control.confirm_stop(epoch * self._steps_per_epoch + step, step == 0)
 
     def _save(self, epoch: int, step: int) -> None:
         loop, policy = self.loop, self._policy
         if not policy.enabled or loop is None:
             return
-        began = time.perf_counter()
+        began_s = time.perf_counter()
         arrays = loop.snapshots.take()
         self._saved_s = self._clock()
         if not policy.chief:
             return
         policy.folder.require()
-        checkpoint = Checkpoint(epoch, step, self._steps_per_epoch, arrays, {**policy.facts, **loop.facts(step)})
+        checkpoint = Checkpoint(epoch, step, self._steps_per_epoch, {**policy.facts, **loop.facts(step)}, arrays=arrays)
         self._send(Saving(epoch, step, checkpoint.global_step))
-        self._writer.write(checkpoint, began)
+        self._writer.write(checkpoint, began_s)
 
     def finish(self) -> None:
-        """Wait until all that was saved is on the disk."""
+        """Wait until the last checkpoint is on the disk."""
         self._writer.finish()
 
 
-class TrainingLoop(keras.callbacks.CallbackList):
-    """The callbacks of a ``fit`` that can go on in the middle of an epoch.
+class ResumableCallbackList(keras.callbacks.CallbackList):
+    """The callbacks of a ``fit`` that can resume in the middle of an epoch.
 
-    Keras asks for an epoch's executions from the first on. Those that lie before the checkpoint are skipped, unseen by
-    the callbacks.
+    Keras runs an epoch from its first execution. Those before the checkpoint are skipped, and the callbacks do not see
+    them.
 
     Args:
-        callbacks: The callbacks; among them one :class:`Checkpoints`.
-        control: The bridge's.
-        resume: Where to go on; ``None``: from the start.
+        callbacks: The callbacks; among them one :class:`CheckpointCallback`.
+        control: The one that the bridge was given.
+        resume: Where to resume; ``None``: from the start.
         model: The model.
-        epochs: Epochs of the run.
+        epochs: Number of epochs of the run.
         steps_per_epoch: Steps of an epoch.
-        history: The epochs so far, as they are reported; grows while training.
+        history: The reports of the epochs so far; grows while training.
     """
 
     def __init__(
@@ -167,34 +169,36 @@ class TrainingLoop(keras.callbacks.CallbackList):
         self._control = control
         self._resume = resume
         self._steps_per_epoch = steps_per_epoch
-        self._history_so_far = history
+        self._epochs_so_far = history
         self._trained: dict[str, Any] = {}
         for callback in callbacks:
-            if isinstance(callback, Checkpoints):
+            if isinstance(callback, CheckpointCallback):
                 callback.loop = self
 
     def facts(self, step: int) -> dict[str, Any]:
-        """What a checkpoint holds beside variables. ``step`` is 0 at an epoch's end."""
+        """What a checkpoint holds besides the variables. ``step`` is 0 at the end of an epoch."""
         return {
             "stopped": bool(self.model.stop_training),
-            "history": self._history_so_far,
+            "history": self._epochs_so_far,
             "running": {**self._trained, "logs": _plain(self._trained["logs"])} if step else None,
-            "callbacks": [{"class": type(one).__name__, "state": _remembered(one)} for one in self.callbacks],
+            "callbacks": [
+                {"class": type(callback).__name__, "state": _callback_state(callback)} for callback in self.callbacks
+            ],
             "variables": self.snapshots.names(),
         }
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Put back weights, optimizer, random numbers and what callbacks remember."""
-        self.snapshots = Snapshots(self.model, self.model._distribute_strategy)
+        """Restore weights, optimizer, random numbers and the state of the callbacks."""
+        self.snapshots = Snapshots(self.model, strategy_of(self.model))
         super().on_train_begin(logs)
         if self._resume is not None:
             self.snapshots.restore(self._resume.arrays, metrics=False)
             for callback, saved in zip(self.callbacks, self._resume.facts["callbacks"], strict=False):
                 if type(callback).__name__ == saved["class"]:
-                    _remind(callback, saved["state"])
+                    _restore_callback(callback, saved["state"])
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """In the first epoch, put back what it had come to (Keras has just reset it)."""
+        """In the first epoch, restore the metrics and sums so far, which Keras has just reset."""
         resume, self._resume = self._resume, None
         if resume is not None and resume.step:
             self.snapshots.restore(resume.arrays, metrics=True)
@@ -205,32 +209,32 @@ class TrainingLoop(keras.callbacks.CallbackList):
         super().on_epoch_begin(epoch, logs)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Tell the callbacks, unless it was done before."""
+        """Tell the callbacks, unless this execution is skipped."""
         if not self._control.skipping:
             super().on_train_batch_begin(batch, logs)
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Tell the callbacks, unless it was done before."""
+        """Tell the callbacks, unless this execution is skipped."""
         control = self._control
-        # A validation starts to count anew: what the steps came to is kept for a checkpoint in the middle of it.
+        # A validation resets these counts: they are kept for a checkpoint in the middle of it.
         self._trained = {"loss_sum": control.loss_sum, "samples": control.samples, "logs": control.logs}
         if not control.skipped:
             super().on_train_batch_end(batch, logs)
 
 
-def _remembered(callback: Any) -> Any:
-    """What a callback remembers, as JSON values: Keras's own by name, others by ``state_dict()``."""
-    if type(callback).__name__ in _REMEMBERED:
-        return _plain({name: getattr(callback, name, None) for name in _REMEMBERED[type(callback).__name__]})
+def _callback_state(callback: Any) -> Any:
+    """A callback's state as JSON values: Keras's own by attributes, others by ``state_dict()``."""
+    if type(callback).__name__ in _STATE_ATTRIBUTES:
+        return _plain({name: getattr(callback, name, None) for name in _STATE_ATTRIBUTES[type(callback).__name__]})
     if hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict"):
         return callback.state_dict()
     return None
 
 
-def _remind(callback: Any, state: Any) -> None:
+def _restore_callback(callback: Any, state: Any) -> None:
     if state is None:
         return
-    if type(callback).__name__ in _REMEMBERED:
+    if type(callback).__name__ in _STATE_ATTRIBUTES:
         for name, value in state.items():
             setattr(callback, name, value)
     else:
@@ -238,5 +242,5 @@ def _remind(callback: Any, state: Any) -> None:
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """NumPy numbers and arrays as what JSON has; a float keeps every bit."""
+    """Replace NumPy numbers and arrays by JSON values; a float keeps every bit."""
     return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in values.items()}

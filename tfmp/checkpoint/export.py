@@ -1,4 +1,4 @@
-"""Saving a model that lives on many replicas, by the chief alone."""
+"""Saves the trained model, which lives on many replicas, as a Keras file; only the chief writes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def weights_sha256(weights: Iterable[npt.NDArray[Any]]) -> str:
 
 
 def read_state(model: Any, strategy: tf.distribute.Strategy) -> Values:
-    """Values of all variables of the model and its optimizer. Every worker must call this at the same point."""
+    """Read all variables of the model and its optimizer. Every worker must call this at the same point."""
     unique = {id(v): v for v in [*model.variables, *model.optimizer.variables]}
     variables = list(unique.values())
     return list(zip(variables, read_together(strategy, variables), strict=True))
@@ -43,8 +43,8 @@ def weight_values(model: Any, state: Values) -> list[npt.NDArray[Any]]:
 def save_model(model: Any, state: Values, path: Path) -> None:
     """Write ``model`` with the values in ``state`` as a Keras file, atomically.
 
-    Keras reads variables while it saves; under several workers that can be a collective operation, which the chief
-    alone would wait in for ever. It reads the values given instead.
+    Keras reads variables while it saves. With several workers such a read can be a collective operation, in which the
+    chief alone would wait forever. So Keras is given these values instead.
 
     Raises:
         TfmpError: It cannot be written.
@@ -56,5 +56,5 @@ def save_model(model: Any, state: Values, path: Path) -> None:
         raise TfmpError(
             f"the model cannot be written: {error.strerror or error}",
             where=str(path),
-            hint="make room; --resume then goes on from the last checkpoint",
+            hint="free disk space; --resume then continues from the last checkpoint",
         ) from error

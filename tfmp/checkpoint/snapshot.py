@@ -1,9 +1,9 @@
-"""The values of all variables of a training, taken from the replicas and put back: bit for bit.
+"""Takes the values of all variables of a training from the replicas and restores them, bit for bit.
 
-Replicas hold the same trained weights and optimizer state, but each its own metric state, random numbers and moving
-statistics (batch normalization's are mirrored variables that Keras assigns on each replica alone). Reading a variable
-that is synchronised on read would sum it, and assigning one would divide it by the number of replicas; so each
-replica's own component is read and assigned.
+Replicas have the same trained weights and optimizer state, but each has its own metric state, random numbers and
+moving statistics (those of batch normalization are mirrored variables that Keras assigns on each replica alone).
+Reading a variable that is synchronised on read would sum it, and assigning it would divide by the number of replicas.
+So the component of each replica is read and assigned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfmp.errors import TfmpError
 
 
 class Snapshots:
-    """Takes and restores the state of one model. Make it once its variables exist (in ``on_train_begin``).
+    """Takes and restores the state of one model. Create it once the variables exist (in ``on_train_begin``).
 
     Args:
         model: A compiled model that was built under the strategy.
@@ -39,9 +39,9 @@ class Snapshots:
         self._gather = gather_replicas(strategy, self._differing)
 
     def take(self) -> list[Array]:
-        """Return the state as arrays: one a variable, with a row for each replica where they differ.
+        """Return an array for each variable, with a row for each replica where replicas differ.
 
-        Every worker must call this at the same point; all get the same.
+        Every worker must call this at the same point; all get the same arrays.
         """
         alike: list[Array] = [local_value(self._strategy, v).numpy() for v in self._alike]
         return [*alike, *self._gather()]
@@ -51,14 +51,14 @@ class Snapshots:
         return [v.path for v in (*self._alike, *self._differing)]
 
     def restore(self, arrays: Sequence[Array], *, metrics: bool) -> None:
-        """Put a state back, taken with any number of replicas.
+        """Restore a state that was taken with any number of replicas.
 
         Args:
             arrays: What :meth:`take` returned.
-            metrics: Put back the metrics' state, or else all the rest: Keras resets metrics at an epoch's begin.
+            metrics: Restore the metrics; otherwise all the rest. (Keras resets metrics when an epoch begins.)
 
         Raises:
-            TfmpError: The arrays are those of another model.
+            TfmpError: The arrays belong to another model.
         """
         variables = [*self._alike, *self._differing]
         self._check(variables, arrays)
@@ -71,7 +71,7 @@ class Snapshots:
                 component.assign(array if i < len(self._alike) else self._share(variable, array, rank))
 
     def _share(self, variable: Any, rows: Array, rank: int) -> Array:
-        """What replica ``rank`` gets of one variable, of which each replica had its own row."""
+        """The value for replica ``rank`` of a variable that had a row for each replica."""
         if len(rows) == self._strategy.num_replicas_in_sync:
             return rows[rank]
         if is_seed(variable):
@@ -94,5 +94,5 @@ class Snapshots:
                 what = f"{variables[place].path}: expected shape {expected[place]}, found {found[place]}"
             raise TfmpError(
                 f"the checkpoint is of another model: {what}",
-                hint="go on with the model the run was started with, or train into another --run-dir",
+                hint="resume with the model that the run was started with, or use another --run-dir",
             )

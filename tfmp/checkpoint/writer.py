@@ -1,4 +1,4 @@
-"""Checkpoints on their way to the disk, while the training goes on."""
+"""Writes checkpoints in a thread, while the training continues."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from tfmp.checkpoint.format import Checkpoint, save_checkpoint
+from tfmp.checkpoint.format import Checkpoint, save
 from tfmp.events import CheckpointFailed, CheckpointSaved, WorkerEvent
 
 Send = Callable[[WorkerEvent], None]
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a thread, one after the other: the next one waits until the last is on the disk.
+    """Writes one checkpoint at a time: the next waits until the last is on the disk.
 
     Args:
-        folder: Where they go.
-        send: Takes the events ``checkpoint`` and ``checkpoint_failed``, from the thread. A disk that is full costs the
+        folder: Where to write.
+        send: Takes the events ``checkpoint`` and ``checkpoint_failed``, called in the thread. A full disk costs the
             checkpoint, not the run.
     """
 
@@ -33,24 +33,24 @@ class CheckpointWriter:
         self._error: BaseException | None = None
 
     def write(self, checkpoint: Checkpoint, began_s: float) -> None:
-        """Write a copy of it, once the last one is written.
+        """Start to write a copy, once the last one is written.
 
         Args:
             checkpoint: The state.
-            began_s: When it began to be taken, on the clock of ``time.perf_counter``.
+            began_s: When the snapshot began, on the clock of ``time.perf_counter``.
         """
         self.finish()
         # Copied: an array may lie in a variable's own memory, and the history grows.
         arrays = [np.array(array) for array in checkpoint.arrays]
-        own = replace(checkpoint, arrays=arrays, facts=copy.deepcopy(dict(checkpoint.facts)))
-        self._thread = threading.Thread(target=self._run, args=(own, began_s), name="checkpoint")
+        copied = replace(checkpoint, arrays=arrays, facts=copy.deepcopy(dict(checkpoint.facts)))
+        self._thread = threading.Thread(target=self._run, args=(copied, began_s), name="checkpoint")
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until all are written. May be called at any time, and again.
+        """Wait until the last one is written. May be called at any time, and again.
 
         Raises:
-            BaseException: What the thread ended with, unless it was an error of the disk.
+            BaseException: Any error of the thread, except those of the disk.
         """
         if self._thread is not None:
             self._thread.join()
@@ -62,7 +62,7 @@ class CheckpointWriter:
     def _run(self, checkpoint: Checkpoint, began_s: float) -> None:
         position = (checkpoint.epoch, checkpoint.step, checkpoint.global_step)
         try:
-            path = save_checkpoint(self._folder, checkpoint)
+            path = save(self._folder, checkpoint)
         except OSError as error:
             self._send(CheckpointFailed(*position, error.strerror or str(error)))
         except BaseException as error:

@@ -112,6 +112,9 @@ class ProgramWorkload:
         self._logs = logs
         self._number = -1
 
+    def check(self) -> None:
+        """A program can always start again."""
+
     def rewind(self) -> int:
         """Nothing is known of a program's steps."""
         return 0

@@ -102,8 +102,8 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         tell(headline(plan))
         tell(f"run folder: {folder.path}")
         if earlier is not None:
-            tell(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
-            if point and point.checkpoint.facts["stopped"]:
+            tell(f"resuming at {point.header.describe()}" if point else "no checkpoint: from the beginning")
+            if point and point.header.facts["stopped"]:
                 tell("note: a callback had ended the training there: no more epochs are trained")
             folder.remove_temporaries()
         workload = TrainingWorkload(

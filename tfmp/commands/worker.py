@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfmp.agent.cluster_agent import TICK_S, ClusterAgent, WaitInterrupted, gather, leave_after_leader
-from tfmp.agent.cluster_resume import GoingOn, find_earlier, finished_message, point_from_leader
 from tfmp.agent.controller import Controller
 from tfmp.agent.failures.injection import parse_fault
 from tfmp.agent.options import TrainOptions
@@ -32,7 +31,14 @@ from tfmp.agent.placement import (
     share_host,
 )
 from tfmp.agent.restart_policy import RestartPolicy
-from tfmp.agent.resume import nothing_left, update_saved_config
+from tfmp.agent.resume import (
+    EarlierRun,
+    find_earlier,
+    finished_message,
+    nothing_left,
+    point_from_leader,
+    update_saved_config,
+)
 from tfmp.agent.shm_setup import compose_shm_setup, settle_collective, shared_shm_setup, shm_domain
 from tfmp.agent.workload import PRELOAD, TrainingWorkload, training_stop_policy
 from tfmp.cluster.discovery.choose import Asked, Source, discover
@@ -189,7 +195,7 @@ class _Prepared:
     host: Host
     dataset: CachedDataset
     plan: Plan
-    going_on: GoingOn
+    going_on: EarlierRun
     warnings: tuple[str, ...]
 
 
@@ -326,7 +332,7 @@ def _train(
         say(f"run folder: {folder.path}")
     if earlier is not None or point is not None:
         if options.common.verbosity >= 0:
-            say(f"resuming at {point.checkpoint.describe()}" if point else "no checkpoint: from the beginning")
+            say(f"resuming at {point.header.describe()}" if point else "no checkpoint: from the beginning")
         folder.remove_temporaries()
     rank = place.rank
     agent = ClusterAgent(

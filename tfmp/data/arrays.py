@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tfmp.errors import UsageError
 
 IMAGE_DTYPES = ("uint8", "float16", "float32", "float64")
-_SCAN_ELEMENTS = 1 << 20  # bounds the temporary memory of the finiteness check
+_SCAN_ELEMENTS = 1 << 20  # limits the temporary memory of the check for finite values
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SplitArrays:
 
 @dataclass(frozen=True)
 class DatasetArrays:
-    """A checked data set: both splits agree in image shape and type, and every label is below ``classes``."""
+    """A checked data set: both splits have the same image shape and type, and every label is below ``classes``."""
 
     name: str
     train: SplitArrays
@@ -55,7 +55,7 @@ class DatasetArrays:
 
 @dataclass(frozen=True)
 class RawSplit:
-    """Arrays as read, each with the words that name it in an error (a file, or a key in a file)."""
+    """Arrays as read, each with its name for errors (a file, or a key in a file)."""
 
     images: NDArray[Any]
     labels: NDArray[Any]
@@ -64,7 +64,7 @@ class RawSplit:
 
 
 def build_dataset(name: str, train: RawSplit, validation: RawSplit, classes: int | None) -> DatasetArrays:
-    """Check two splits and give them their final form.
+    """Check two splits and convert them to their final form.
 
     Args:
         name: Name of the data set, for messages and reports.
@@ -76,8 +76,8 @@ def build_dataset(name: str, train: RawSplit, validation: RawSplit, classes: int
         C-contiguous arrays in the machine's byte order, labels as int32.
 
     Raises:
-        UsageError: Naming the array, and the sample where there is one, for: an unsupported type, no samples, counts
-            that differ, a NaN or an infinity, a label out of range, splits that do not match.
+        UsageError: Unsupported type, no samples, different counts, a NaN or an infinity, a label out of range, or
+            splits that do not match. Names the array and, if possible, the sample.
     """
     train_images, train_labels = _check_split(train)
     validation_images, validation_labels = _check_split(validation)
@@ -104,7 +104,7 @@ def _check_split(split: RawSplit) -> tuple[NDArray[Any], NDArray[Any]]:
     labels = _check_labels(split.labels, split.labels_where)
     if len(images) != len(labels):
         raise UsageError(
-            f"expected one label an image, received {len(images):,} images and {len(labels):,} labels",
+            f"expected one label per image, received {len(images):,} images and {len(labels):,} labels",
             where=split.labels_where,
         )
     return images, labels

@@ -1,7 +1,7 @@
 """The machine's decoded copy of a data set: made once, mapped by every worker of every run.
 
-One lock serves the whole cache folder. Whoever holds it is the only maker, so every temporary file it finds belongs
-to a maker that died.
+One lock protects the whole cache folder. Its holder is the only writer, so every temporary file that it finds belongs
+to a writer that died.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -35,14 +35,13 @@ CACHE_VARIABLE = "TFMP_CACHE_DIR"
 _LOCK_TIMEOUT_S = 600.0
 
 
-def cache_directory(cache_dir: PathText | None, environ: Mapping[str, str] | None = None) -> Path:
-    """Return the cache folder: ``cache_dir``, else ``TFMP_CACHE_DIR``, else the user's cache folder.
+def cache_directory(cache_dir: PathText | None) -> Path:
+    """Return the cache folder: ``cache_dir``, else ``TFMP_CACHE_DIR`` (if not empty), else the user's cache folder.
 
     Args:
         cache_dir: ``data.cache_dir`` of the configuration.
-        environ: The environment; ``None`` means the process's own. An empty variable counts as unset.
     """
-    chosen = cache_dir or (os.environ if environ is None else environ).get(CACHE_VARIABLE)
+    chosen = cache_dir or os.environ.get(CACHE_VARIABLE)
     if chosen:
         return Path(chosen).expanduser().absolute()
     from platformdirs import user_cache_dir
@@ -53,47 +52,40 @@ def cache_directory(cache_dir: PathText | None, environ: Mapping[str, str] | Non
 def prepare(
     data: DataSettings,
     notice: Callable[[str], None] = noop,
-    *,
-    environ: Mapping[str, str] | None = None,
-    verify: bool = True,
-    lock_timeout_s: float = _LOCK_TIMEOUT_S,
 ) -> CachedDataset:
-    """Make sure that the decoded data set lies on this machine (what the launcher calls, before any worker starts).
+    """Make sure that the decoded data set is on this machine. The launcher calls it before any worker starts.
 
     Args:
         data: The configuration's ``data`` section.
-        notice: Called with one line for what the user should know: a damaged entry that is rebuilt, a folder that
-            cannot be used, a wait for another process.
-        environ: The environment; ``None`` means the process's own.
-        verify: Compare the checksum of an existing entry (0.1 s for MNIST), not only its size.
-        lock_timeout_s: How long to wait for another process that is preparing a data set, in seconds.
+        notice: Called with one line about a damaged entry that is rebuilt, a folder that cannot be used, or a wait for
+            another process.
 
     Returns:
-        The entry. Where the cache folder cannot be used it lies in a private temporary folder that is removed when
-        this process exits.
+        The entry. If the cache folder cannot be used, it is in a private temporary folder, which is removed when this
+        process exits.
 
     Raises:
-        UsageError: The source is missing, damaged, or does not fit (found before anything is written).
-        TfmpError: There is no place at all to write it to.
+        UsageError: The source is missing or damaged, or its arrays do not match. Nothing was written.
+        TfmpError: It cannot be written anywhere.
     """
     source = find_source(data)
     stem = f"{source.name}-v{FORMAT_VERSION}-{source.key[:32]}"
-    directory = cache_directory(data.cache_dir, environ)
+    directory = cache_directory(data.cache_dir)
     path = directory / f"{stem}.json"
-    found = _look_up(path, verify=verify)
+    found = _look_up(path)
     if isinstance(found, CachedDataset):
         return found
     decode = lru_cache(maxsize=1)(source.load)
     try:
-        with _locked(directory, notice, lock_timeout_s):
-            found = _look_up(path, verify=verify)
+        with _locked(directory, notice):
+            found = _look_up(path)
             if isinstance(found, CachedDataset):
                 return found
             if found:
                 notice(f"cache entry {path} is damaged ({found}): rebuilding it")
             remove_temporaries(directory)
             return write_entry(directory, stem, decode())
-    except (OSError, NotImplementedError) as error:  # the latter: a file system without locks
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
         reason = getattr(error, "strerror", None) or error
         notice(f"cache folder {directory} cannot be used ({reason}): using a private temporary folder for this run")
     private = _private_directory()
@@ -108,10 +100,10 @@ def prepare(
         ) from None
 
 
-def _look_up(path: Path, *, verify: bool) -> CachedDataset | str | None:
-    """Return the entry, or the reason why it is unusable, or ``None`` if there is none."""
+def _look_up(path: Path) -> CachedDataset | str | None:
+    """Return the entry, the reason why it cannot be used, or ``None`` if there is none."""
     try:
-        return load_entry(path, verify=verify)
+        return load_entry(path, verify=True)
     except FileNotFoundError:
         return None
     except DamagedEntryError as error:
@@ -121,8 +113,8 @@ def _look_up(path: Path, *, verify: bool) -> CachedDataset | str | None:
 
 
 @contextmanager
-def _locked(directory: Path, notice: Callable[[str], None], timeout_s: float) -> Iterator[None]:
-    # Imported late: needed only where an entry is made, and it brings asyncio along.
+def _locked(directory: Path, notice: Callable[[str], None]) -> Iterator[None]:
+    # Imported here: needed only to make an entry, and it imports asyncio.
     from filelock import FileLock, Timeout
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -132,9 +124,9 @@ def _locked(directory: Path, notice: Callable[[str], None], timeout_s: float) ->
     except Timeout:
         notice(f"another process is preparing a data set in {directory}: waiting for it")
         try:
-            lock.acquire(timeout=timeout_s)
+            lock.acquire(timeout=_LOCK_TIMEOUT_S)
         except Timeout:
-            raise OSError(f"still locked by another process after {timeout_s:g} s") from None
+            raise OSError(f"still locked by another process after {_LOCK_TIMEOUT_S:g} s") from None
     try:
         yield
     finally:
@@ -153,7 +145,7 @@ def _private_directory() -> Path:
     owner = os.getpid()
 
     def remove() -> None:
-        if os.getpid() == owner:  # a forked child inherits this hook, not the folder
+        if os.getpid() == owner:  # a forked child inherits this hook, but does not own the folder
             shutil.rmtree(directory, ignore_errors=True)
 
     atexit.register(remove)

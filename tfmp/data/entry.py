@@ -1,7 +1,7 @@
-"""One entry of the data cache: a file of raw arrays, and a JSON header that says what is where.
+"""One entry of the data cache: a file of raw arrays, and a JSON header that describes it.
 
-The header is written last and by rename, so an entry either exists whole or not at all. Every array starts at a
-multiple of 4096 bytes: it can be mapped on its own, and consumers that want aligned memory take it without a copy.
+The header is written last and by rename, so an entry is either complete or absent. Every array starts at a multiple of
+4096 bytes: it can be mapped separately, and consumers that need aligned memory use it without a copy.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import hashlib
 import json
 import math
 import os
-import secrets
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tfmp.errors import TfmpError
+from tfmp.rundir.layout import atomic_write, write_text
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
@@ -33,7 +32,7 @@ _ITEM_BYTES = {"|u1": 1, f"{_ORDER}f2": 2, f"{_ORDER}f4": 4, f"{_ORDER}f8": 8, f
 
 
 class DamagedEntryError(Exception):
-    """An entry that does not hold what its header says; the message is the reason, for a notice."""
+    """An entry that does not match its header; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +51,12 @@ class ArrayLayout:
 
 @dataclass(frozen=True)
 class DatasetHeader:
-    """What a prepared data set holds; readable without numpy.
+    """The contents of a prepared data set; readable without numpy.
 
     Attributes:
         name: ``mnist``, ``idx`` or ``npz``.
         classes: Number of classes.
-        data_file: Name of the data file, beside the header.
+        data_file: Name of the data file, in the folder of the header.
         data_bytes: Its size.
         data_sha256: Its SHA-256 (hex).
         arrays: Layout by array name (:data:`ARRAY_NAMES`).
@@ -94,7 +93,7 @@ class DatasetHeader:
         """Parse and check a header file's text.
 
         Raises:
-            DamagedEntryError: It is not a header of this format, or an array lies outside the data file.
+            DamagedEntryError: The text is not a header of this format, or an array is outside the data file.
         """
         try:
             raw = json.loads(text)
@@ -129,9 +128,8 @@ class CachedDataset:
     def open(self) -> DatasetArrays:
         """Map the arrays into memory, copy-on-write.
 
-        Pages are shared by all processes of the machine as long as nobody writes to them; a write makes a private
-        copy of the page and never reaches the file. Writable, because consumers such as DLPack refuse read-only
-        memory.
+        All processes of the machine share the pages. A write makes a private copy of a page and never reaches the file.
+        The arrays are writable because consumers such as DLPack refuse read-only memory.
 
         Raises:
             OSError: The data file cannot be opened.
@@ -165,7 +163,7 @@ def load_entry(path: Path, *, verify: bool) -> CachedDataset:
 
     Raises:
         FileNotFoundError: There is no header.
-        DamagedEntryError: Header and data file do not fit.
+        DamagedEntryError: Header and data file do not match.
         OSError: The header cannot be read.
     """
     try:
@@ -187,7 +185,7 @@ def load_entry(path: Path, *, verify: bool) -> CachedDataset:
 
 
 def open_cached(path: str | os.PathLike[str]) -> DatasetArrays:
-    """Open a data set that the launcher prepared (what a worker calls).
+    """Open a data set that the launcher prepared. Workers call it.
 
     Args:
         path: The header file: ``str(CachedDataset.path)``.
@@ -196,7 +194,7 @@ def open_cached(path: str | os.PathLike[str]) -> DatasetArrays:
         Arrays mapped copy-on-write: see :meth:`CachedDataset.open`.
 
     Raises:
-        TfmpError: The entry has gone or been damaged since it was prepared.
+        TfmpError: The entry was removed or damaged after it was prepared.
     """
     try:
         return load_entry(Path(path), verify=False).open()
@@ -205,7 +203,7 @@ def open_cached(path: str | os.PathLike[str]) -> DatasetArrays:
         raise TfmpError(
             f"the prepared data set cannot be opened: {reason}",
             where=str(path),
-            hint="start the run again: the launcher prepares it anew",
+            hint="start the run again: the launcher prepares it again",
         ) from None
 
 
@@ -218,7 +216,7 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
         dataset: Checked arrays.
 
     Raises:
-        OSError: It cannot be written; nothing of this attempt is left behind.
+        OSError: It cannot be written; nothing is left behind.
     """
     arrays = dict(
         zip(
@@ -231,7 +229,7 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
     digest = hashlib.sha256()
     data_path = directory / f"{stem}.bin"
     position = 0
-    with _replacing(data_path) as file:
+    with atomic_write(data_path) as temporary, temporary.open("wb") as file:
         for name, array in arrays.items():
             padding = bytes(-position % ALIGNMENT_BYTES)
             layouts[name] = ArrayLayout(array.dtype.str, tuple(array.shape), position + len(padding))
@@ -243,36 +241,14 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
             position = layouts[name].end_bytes
     header = DatasetHeader(dataset.name, dataset.classes, data_path.name, position, digest.hexdigest(), layouts)
     path = directory / f"{stem}.json"
-    with _replacing(path) as file:
-        file.write(header.to_json().encode())
+    write_text(path, header.to_json())
     return CachedDataset(path, header)
 
 
 def remove_temporaries(directory: Path) -> None:
     """Remove what killed makers left. Right only under the folder's lock: then no maker is alive."""
-    for path in directory.glob(".*.tmp"):
+    for path in directory.glob(".*.tmp*"):
         path.unlink(missing_ok=True)
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    # os.open, not tempfile: the umask decides who may read, so that a shared cache folder works.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _sha256(file: IO[bytes]) -> str:

@@ -1,8 +1,8 @@
-"""The rule of the numbers: which sample is in which step on which replica.
+"""Which sample is in which step on which replica.
 
-The order of samples is a function of (seed, pass over the data) alone. The global batch of a step is a slice of that
-order, and a replica takes a contiguous share of the slice, whatever the number of replicas: so N workers see together
-what one process would see.
+The order of samples depends only on the seed and the number of the pass over the data. The global batch of a step is a
+slice of that order, and each replica takes a contiguous share of the slice. So N workers together see what one process
+would see.
 
 Legend: n samples, B global batch, R replicas, P = ceil(B / R) per-replica batch, S = ceil(n / B) steps a pass,
 T steps of the epoch.
@@ -23,10 +23,10 @@ class EpochPlan:
     """One replica's share of an epoch.
 
     Attributes:
-        index: int32 [T, P]; the samples of each step. Beyond ``n_local`` the row is padding of weight zero: it
-            repeats the share's last sample (the global batch's first one where the share is empty), never zeros,
-            which could turn into NaN.
-        n_local: int32 [T]; how many samples of the row count.
+        index: int32 [T, P]; the samples of each step. After ``n_local`` samples the row is padding of weight zero: it
+            repeats the last sample of the share (or the first of the global batch if the share is empty). It is never
+            a row of zeros, which could turn into NaN.
+        n_local: int32 [T]; number of real samples in the row.
         n_global: int32 [T]; samples of the whole global batch, the sum of ``n_local`` over the replicas.
     """
 
@@ -76,9 +76,9 @@ def epoch_plan(
 ) -> EpochPlan:
     """Return one replica's samples for each step of an epoch.
 
-    The training is one endless stream of steps in which pass p (S steps) goes through permutation (seed, p), its last
-    batch short. With ``steps`` = T, epoch e is the steps e*T to e*T + T-1 of that stream: epochs shorter or longer than
-    a pass favour no sample and drop none. By default T = S, and epoch e is pass e.
+    The training is an endless stream of steps: pass p (S steps) goes through permutation (seed, p), and its last batch
+    may be short. With ``steps`` = T, epoch e is the steps e*T to e*T + T-1 of that stream, so epochs shorter or longer
+    than a pass drop no sample. By default T = S, and epoch e is pass e.
 
     Args:
         n: Number of samples.
@@ -96,7 +96,8 @@ def epoch_plan(
     Raises:
         ValueError: An argument is out of range.
     """
-    _check_rank(rank, replicas)
+    if replicas < 1 or not 0 <= rank < replicas:
+        raise ValueError(f"expected a rank in 0..replicas-1, received rank {rank} of {replicas} replicas")
     if batch < 1 or (steps is not None and steps < 1):
         raise ValueError(f"expected a batch and steps of 1 or more, received {batch} and {steps}")
     if n < 1 or epoch < 0:
@@ -113,6 +114,7 @@ def epoch_plan(
 
     start = step_in_pass * batch
     n_global = np.minimum(batch, n - start)  # [T]
+    # Shares differ by one sample at most: the first n_global % replicas have one more.
     base, extra = np.divmod(n_global, replicas)
     n_local = base + (rank < extra)
     offset = rank * base + np.minimum(rank, extra)
@@ -121,8 +123,3 @@ def epoch_plan(
     row_start = (pass_of_step - first_pass) * n + start
     index = order[row_start[:, None] + inside]
     return EpochPlan(index, n_local.astype(np.int32), n_global.astype(np.int32))
-
-
-def _check_rank(rank: int, replicas: int) -> None:
-    if replicas < 1 or not 0 <= rank < replicas:
-        raise ValueError(f"expected a rank in 0..replicas-1, received rank {rank} of {replicas} replicas")

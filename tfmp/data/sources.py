@@ -1,4 +1,4 @@
-"""Where a data set comes from: the embedded MNIST, IDX files, or an NPZ archive."""
+"""Sources of a data set: the embedded MNIST, IDX files, or an NPZ archive."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ MNIST_SHA256 = {
 }
 MNIST_CLASSES = 10
 IDX_KEYS = ("train_images", "train_labels", "validation_images", "validation_labels")
-# Part of every cache key: raise it when the same source would decode into other arrays.
+# Part of every cache key. Increase it when the same source decodes into other arrays.
 DECODER_VERSION = 1
 
 
 class DataSettings(Protocol):
-    """What this package reads of the configuration's ``data`` section."""
+    """The part of the configuration's ``data`` section that this package reads."""
 
     @property
     def dataset(self) -> str: ...
@@ -55,7 +55,7 @@ class DataSettings(Protocol):
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A user's file, as it was when the run started."""
+    """A file of the user, as it was when the run started."""
 
     path: Path
     size_bytes: int
@@ -63,10 +63,10 @@ class SourceFile:
 
     @classmethod
     def find(cls, path: PathText, where: str) -> SourceFile:
-        """Look at a file.
+        """Look up a file.
 
         Raises:
-            UsageError: It does not exist or cannot be looked at; names ``where`` (a configuration key).
+            UsageError: It does not exist or cannot be accessed; names ``where`` (a configuration key).
         """
         absolute = Path(path).expanduser().absolute()
         try:
@@ -75,7 +75,7 @@ class SourceFile:
             raise UsageError(
                 f"expected a data file, received {absolute}: {error.strerror or error}",
                 where=where,
-                hint="relative paths start at the current directory",
+                hint="paths are relative to the current directory",
             ) from None
         return cls(absolute, status.st_size, status.st_mtime_ns)
 
@@ -87,7 +87,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be named (its key) without being read, and read into checked arrays.
+    """A data set whose key is known without reading it, and which can be read into checked arrays.
 
     Attributes:
         name: ``mnist``, ``idx`` or ``npz``.
@@ -101,7 +101,7 @@ class Source:
 
     @cached_property
     def key(self) -> str:
-        """SHA-256 (hex) over all that decides the decoded arrays: paths, sizes, times, or embedded checksums."""
+        """SHA-256 (hex) of everything that determines the arrays: paths, sizes, times, or embedded checksums."""
         files = {role: [str(file.path), file.size_bytes, file.mtime_ns] for role, file in self.files.items()}
         identity = [DECODER_VERSION, self.name, self.classes, files or MNIST_SHA256]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
@@ -110,7 +110,7 @@ class Source:
         """Read, decode and check the arrays (under a second for MNIST).
 
         Raises:
-            UsageError: A file is missing, damaged, changes meanwhile, or its contents do not fit.
+            UsageError: A file is missing or damaged, changes meanwhile, or has unsuitable contents.
         """
         from tfmp.data.arrays import build_dataset
 
@@ -125,16 +125,11 @@ class Source:
         return build_dataset(self.name, train, validation, self.classes)
 
 
-def mnist_source() -> Source:
-    """Return the MNIST that is embedded in the package."""
-    return Source("mnist", {}, MNIST_CLASSES)
-
-
 def find_source(data: DataSettings) -> Source:
     """Find the data set that a configuration asks for, without reading it.
 
     Raises:
-        UsageError: An unknown data set, a key that it needs is not set, or a file is not there.
+        UsageError: The data set is unknown, a required key is not set, or a file is missing.
     """
     if data.dataset == "mnist":
         if data.classes is not None and data.classes < MNIST_CLASSES:
@@ -165,14 +160,14 @@ def _load_mnist() -> tuple[RawSplit, RawSplit]:
 
     folder = files("tfmp.data").joinpath("mnist")
     with ExitStack() as stack:
-        # as_file unpacks a file only where the package itself is packed (a zip application).
+        # as_file unpacks a file only if the package itself is packed (a zip application).
         paths = [stack.enter_context(as_file(folder.joinpath(f"{name}.gz"))) for name in MNIST_SHA256]
         return _load_idx(dict(zip(IDX_KEYS, paths, strict=True)), tuple(MNIST_SHA256.values()))
 
 
 def _load_idx(paths: Mapping[str, Path], checksums: tuple[str | None, ...] = (None,) * 4) -> tuple[RawSplit, RawSplit]:
     from tfmp.data.arrays import RawSplit
-    from tfmp.data.idx import read_idx
+    from tfmp.data.readers import read_idx
 
     where = [str(paths[key]) for key in IDX_KEYS]
     images, labels, test_images, test_labels = (
@@ -183,7 +178,7 @@ def _load_idx(paths: Mapping[str, Path], checksums: tuple[str | None, ...] = (No
 
 def _load_npz(path: Path) -> tuple[RawSplit, RawSplit]:
     from tfmp.data.arrays import RawSplit
-    from tfmp.data.npz import NPZ_KEYS, read_npz
+    from tfmp.data.readers import NPZ_KEYS, read_npz
 
     arrays = read_npz(path)
     where = {key: f"{key} in {path}" for key in NPZ_KEYS}

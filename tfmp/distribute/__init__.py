@@ -1,10 +1,10 @@
-"""``tf.distribute`` for Keras 3: strategies, and the bridge that makes ``fit`` right across workers.
+"""``tf.distribute`` for Keras 3: strategies, and the bridge that makes ``fit`` correct across workers.
 
-Public to other programs::
+Public API for other programs::
 
     from tfmp.distribute import bridge
 
-Importing this package imports TensorFlow on first use of a name, not before.
+TensorFlow is imported when a name is first used, not with the package.
 """
 
 from __future__ import annotations

@@ -1,12 +1,16 @@
 """What a worker and its training loop tell each other between executions.
 
-A worker's wishes ride in the vector that all replicas sum at the end of an execution anyway: so all workers stop, or
-save, after the same step, at no cost. (A reduction of its own for it costs 4.5 to 6.7 ms over gRPC.)
+A worker's wishes travel in the vector that all replicas sum at the end of an execution anyway. So all workers stop, or
+save, after the same step, at no cost. (A separate reduction costs 4.5 to 6.7 ms over gRPC.)
+
+A worker whose callback has set ``model.stop_training`` asks the others in the same way, before it leaves the loop: it
+takes part in their next execution with a mark in this vector, and undoes it if all workers have stopped. So a callback
+that stops one worker alone is an error at once, where the others would otherwise wait for ever.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,20 +19,27 @@ import numpy.typing as npt
 WISHES = 2
 """Length of :meth:`FitControl.wishes`."""
 
+#: What each replica of a worker whose callback has stopped the training adds to the wishes to stop: more than all
+#: wishes together, and a sum that float64 holds exactly.
+_HAS_STOPPED = 2.0**20
+
 
 class FitControl:
-    """The state of one ``fit`` beside Keras: wishes, agreements, and how far the epoch is.
+    """The state of one ``fit`` that Keras does not keep: wishes, agreements, and the progress of the epoch.
 
     Attributes:
-        stop_wanted: This worker is to stop: set at any time, by a signal handler too.
-        save_wanted: This worker finds it time for a checkpoint.
-        stop_agreed: After the last execution: some worker wants to stop.
-        save_agreed: After the last execution: some worker wants a checkpoint.
-        skipped: The last execution lay before the point from which the run goes on, and was not computed.
-        steps: Steps of this epoch that are done.
-        loss_sum: Sum of loss times samples over them.
-        samples: Samples of them.
-        logs: The epoch's running loss and metrics.
+        stop_wanted: This worker wants to stop. May be set at any time, also by a signal handler.
+        save_wanted: This worker wants a checkpoint.
+        stop_agreed: Some worker wanted to stop in the last execution.
+        save_agreed: Some worker wanted a checkpoint in the last execution.
+        skipped: The last execution was done before the checkpoint, and was skipped.
+        steps: Steps done in this epoch.
+        loss_sum: Sum of loss times samples over these steps.
+        samples: Samples of these steps.
+        logs: Running loss and metrics of the epoch.
+        confirm_stop: Call it after a callback has set ``model.stop_training`` while steps are left, with the steps
+            done, counted over the run, and whether they end an epoch. Raises TfmpError if not all workers have
+            stopped. Set by the bridge.
     """
 
     def __init__(self) -> None:
@@ -39,6 +50,7 @@ class FitControl:
         self.loss_sum = 0.0
         self.samples = 0
         self.logs: dict[str, Any] = {}
+        self.confirm_stop: Callable[[int, bool], None] = lambda *_: None
         self._to_skip = 0
 
     @property
@@ -46,22 +58,31 @@ class FitControl:
         """Whether the next execution will be skipped."""
         return self._to_skip > 0
 
-    def wishes(self) -> list[float]:
-        """This worker's part of the sum over all workers."""
-        return [float(self.stop_wanted), float(self.save_wanted)]
+    def wishes(self, *, has_stopped: bool = False) -> list[float]:
+        """This worker's part of the sum over all workers.
+
+        Args:
+            has_stopped: A callback has stopped the training of this worker.
+        """
+        return [self.stop_wanted + _HAS_STOPPED * has_stopped, float(self.save_wanted)]
+
+    @staticmethod
+    def stopped_replicas(stops: float) -> int:
+        """The replicas whose training a callback has stopped, from the sum of all workers' wishes to stop."""
+        return int(stops // _HAS_STOPPED)
 
     def agree(self, sums: Sequence[float]) -> None:
         """Take the sum of all workers' wishes."""
-        self.stop_agreed, self.save_agreed = (float(one) > 0 for one in sums)
+        self.stop_agreed, self.save_agreed = (float(total) > 0 for total in sums)
         if self.save_agreed:
             self.save_wanted = False
 
     def agree_to_stop(self, stops: float) -> None:
-        """Take the sum of all workers' wishes to stop, in a validation: a checkpoint waits for its end."""
+        """Take the sum of all workers' wishes to stop during a validation; a checkpoint waits for its end."""
         self.stop_agreed = float(stops) > 0
 
     def count(self, losses: npt.NDArray[np.float64], samples: npt.NDArray[np.float64]) -> None:
-        """Count the steps of an execution, one after the other: the same bits wherever an execution ends.
+        """Count the steps of an execution, one by one, so that the sum has the same bits wherever executions end.
 
         Args:
             losses: Loss of each step over its global batch, [steps].
@@ -72,15 +93,15 @@ class FitControl:
         self.samples += int(samples.sum())
 
     def new_epoch(self) -> None:
-        """Start from nothing, as ``reset_metrics`` does."""
+        """Reset the epoch, as ``reset_metrics`` does."""
         self.steps, self.loss_sum, self.samples, self.logs = 0, 0.0, 0, {}
 
     def resume_from(self, *, steps: int, skip: int, loss_sum: float, samples: int, logs: Mapping[str, Any]) -> None:
         """Continue in the middle of an epoch.
 
         Args:
-            steps: Steps of the epoch that are done.
-            skip: Executions that Keras will ask for although they are done.
+            steps: Steps done in the epoch.
+            skip: Number of executions that Keras will request although they are done.
             loss_sum: See the class.
             samples: See the class.
             logs: See the class.
@@ -89,7 +110,7 @@ class FitControl:
         self.loss_sum, self.samples, self.logs = loss_sum, samples, dict(logs)
 
     def skip(self) -> bool:
-        """Count one execution; return whether it is one to skip."""
+        """Count one execution; return whether to skip it."""
         self.skipped = self._to_skip > 0
         self._to_skip -= self.skipped
         return self.skipped

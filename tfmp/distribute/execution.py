@@ -1,4 +1,4 @@
-"""One execution: up to ``steps_per_execution`` steps and what all replicas exchange at their end, as one function."""
+"""One execution: up to ``steps_per_execution`` steps and the exchange between all replicas at their end."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class Execution:
         strategy: Its strategy.
         reducer: How to sum over replicas.
         metric_variables: The variables whose values all replicas exchange.
-        training: Whether the steps train, or evaluate.
+        training: Whether the steps train or evaluate.
         compiled: Which parts of a step XLA compiles.
-        autograph: Whether Python's ``if`` and ``while`` over tensors are rewritten, as code of the user's may need.
-            Rewriting tfmp's own functions takes about a second.
+        autograph: Whether to rewrite Python's ``if`` and ``while`` over tensors, which user code may need. Rewriting
+            tfmp's own functions takes about a second.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class Execution:
         self._training = training
         self._compiled = compiled
         self._autograph = autograph
-        # An evaluation has too few steps to make up for its compilation.
+        # An evaluation has too few steps to repay its compilation.
         self._replica_step = ReplicaStep(model, reducer, jit_compile=training and compiled == "all")
         self._step = self._replica_step.train if training else self._replica_step.evaluate
         self._local_step: LocalStep | None = None
         self._rows = 0
 
     def build(self, feed: IndexedFeed | None) -> Callable[[Any, list[float]], Any]:
-        """A function of the iterator and this worker's wishes.
+        """Return a function of the iterator and this worker's wishes.
 
         It returns the number of steps done, each step's loss (float64 [K]; training: over the global batch), each
         step's samples (float64 [K]), as one float64 vector the sums of all workers' wishes and the sum of loss times
@@ -203,7 +203,7 @@ class Execution:
         return k, losses, samples, state[-1 - WISHES :], self._results(state)
 
     def _results(self, state: tf.Tensor) -> dict[str, Any]:
-        """The metrics' results from their exchanged state; part of the function, where they cost microseconds."""
+        """The metrics' results from their exchanged state. Inside the function they cost microseconds."""
         tracker = keras_hooks.loss_tracker(self._model)
         results: dict[str, Any] = {}
         with keras.StatelessScope(state_mapping=split_state(self._metric_variables, state)):
@@ -214,9 +214,9 @@ class Execution:
 
 
 def _flat_results(name: str, value: Any) -> dict[str, Any]:
-    """A metric's result as Keras logs it: a dict, also inside a dict, is spread out."""
+    """A metric's result as Keras logs it: nested dicts are flattened."""
     if isinstance(value, dict):
-        return {key: one for inner, part in value.items() for key, one in _flat_results(inner, part).items()}
+        return {key: part for name, inner in value.items() for key, part in _flat_results(name, inner).items()}
     return {name: value}
 
 

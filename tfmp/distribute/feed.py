@@ -1,10 +1,10 @@
 """Each worker's share of the data as tf.data: blocks of sample numbers, and the gather that turns them into batches.
 
-What travels through tf.data is small: which samples a replica takes in each of the next K steps. Images stay where
-they are, in the memory-mapped cache that all workers share, and a whole batch is gathered, cast and scaled at once
-inside the step. (``from_tensor_slices().shuffle()`` handles 0.25 M samples/s, the gather 1.7 M.)
+Little travels through tf.data: the numbers of the samples that a replica takes in each of the next K steps. Images stay
+in the memory-mapped cache that all workers share, and the step gathers, casts and scales a whole batch at once.
+(``from_tensor_slices().shuffle()`` handles 0.25 M samples/s, the gather 1.7 M.)
 
-Dimension letters: S steps an epoch, K steps an execution, L local replicas, P rows a replica holds.
+Dimensions: S steps per epoch, K steps per execution, L local replicas, P rows per replica.
 """
 
 from __future__ import annotations
@@ -19,23 +19,22 @@ import tensorflow as tf
 
 from tfmp.data.order import epoch_plan
 from tfmp.distribute.keras_hooks import endless_adapter
-from tfmp.distribute.local_data import LocalDataset
 
 _LAST_EPOCH = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class FeedPlan:
-    """Which samples a worker takes, and when.
+    """Which samples a worker takes in which step.
 
     Attributes:
         batch_size: Global batch, in samples.
         replicas: Replicas over all workers (R).
         first_replica: Rank of this worker's first replica.
         local_replicas: Replicas of this worker (L).
-        seed: Seed of the order; with the epoch it alone decides the order.
+        seed: Seed of the order, which depends only on it and the epoch.
         shuffle: Whether samples are permuted each epoch.
-        steps_per_epoch: Steps of an epoch (S). ``None``: all samples once.
+        steps_per_epoch: Steps of an epoch (S). ``None``: each sample once.
         steps_per_execution: Steps of one call of the train function (K).
     """
 
@@ -53,9 +52,9 @@ class Feed:
     """Batches of in-memory (or memory-mapped) arrays for one worker, exact to the sample.
 
     Args:
-        images: [n, …] uint8 or floating; bytes are scaled to 0..1, floating values are taken as they are.
+        images: [n, …] uint8, scaled to 0..1, or floating, not scaled.
         labels: [n] integers.
-        plan: Who takes what.
+        plan: Which samples this worker takes.
     """
 
     def __init__(self, images: npt.NDArray[Any], labels: npt.NDArray[Any], plan: FeedPlan) -> None:
@@ -75,7 +74,7 @@ class Feed:
 
     @property
     def rows(self) -> int:
-        """Rows a replica holds (P): its share of the global batch, rounded up."""
+        """Rows per replica (P): its share of the global batch, rounded up."""
         return self._rows
 
     @property
@@ -104,11 +103,11 @@ class Feed:
         return images, labels
 
     def epoch_blocks(self, epoch: int, first_step: int = 0) -> dict[str, npt.NDArray[np.int32]]:
-        """The blocks of one epoch, in the order tf.data yields them: executions outermost, local replicas innermost.
+        """The blocks of one epoch in the order of tf.data: executions outermost, local replicas innermost.
 
         Args:
             epoch: Epoch number, from 0.
-            first_step: Leave out the steps before this one.
+            first_step: The first step to include.
 
         Returns:
             ``index`` [B·L, K, P], ``n_local`` [B·L, K], ``n_global`` [B·L, K], ``steps`` [B·L], with B executions.
@@ -152,9 +151,9 @@ class Feed:
         """An endless distributed data set of blocks, for ``fit`` and ``evaluate``.
 
         Args:
-            strategy: The strategy it is for.
+            strategy: The strategy that the data set is for.
             repeat_epoch: Yield the first epoch again and again (evaluation) instead of epoch after epoch.
-            start: Epoch and step in it to begin with; executions are aligned to that step.
+            start: Epoch, and step in that epoch, to begin with. Executions are aligned to that step.
         """
         k, rows = self._plan.steps_per_execution, self._rows
         names = ("index", "n_local", "n_global", "steps")
@@ -164,7 +163,7 @@ class Feed:
             blocks = self.epoch_blocks(0 if repeat_epoch else int(epoch), first_step)
             return tuple(blocks[name] for name in names)
 
-        @tf.autograph.experimental.do_not_convert  # rewriting it takes a quarter of a second, and changes nothing
+        @tf.autograph.experimental.do_not_convert  # rewriting it takes a quarter of a second and changes nothing
         def one_epoch(epoch: tf.Tensor) -> tf.data.Dataset:
             values = tf.numpy_function(blocks_of, [epoch], [tf.int32] * len(names))
             for value, shape in zip(values, [(None, k, rows), (None, k), (None, k), (None,)], strict=True):
@@ -173,7 +172,7 @@ class Feed:
 
         def share() -> tf.data.Dataset:
             endless = tf.data.Dataset.range(start[0], _LAST_EPOCH).flat_map(one_epoch)
-            # A distributed iterator of unknown length asks all workers before every element whether there is more.
+            # Before every element, a distributed iterator of unknown length asks all workers whether there is more.
             endless = endless.apply(tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY))
             options = tf.data.Options()
             options.threading.private_threadpool_size = 1
@@ -182,12 +181,37 @@ class Feed:
 
         if self._plan.local_replicas == 1:
             return endless_adapter(LocalDataset(share()))
-        # The plan already says which replicas are this worker's.
+        # The plan already knows which replicas belong to this worker.
         return strategy.distribute_datasets_from_function(lambda _context: share())
 
 
+class LocalDataset(tf.distribute.DistributedDataset):
+    """The share of this worker's only device, without what ``tf.distribute`` puts around it.
+
+    A distributed data set copies elements to its devices through a ``MultiDeviceIterator``: 25 ms to make, with threads
+    of its own, and half a millisecond of Python in each call that takes it. Here there is one device and little to
+    copy.
+
+    Args:
+        dataset: The share.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset) -> None:
+        self._dataset = dataset
+
+    @property
+    def element_spec(self) -> Any:
+        """See ``tf.data.Dataset``."""
+        return self._dataset.element_spec
+
+    def __iter__(self) -> Any:
+        # Blocks of sample numbers are read where the loop runs; a GPU takes its copy of them from there.
+        with tf.device("CPU:0"):
+            return iter(self._dataset)
+
+
 def _on_each_device(array: npt.NDArray[Any]) -> list[tf.Tensor]:
-    """The array as a tensor for each local replica: one shared, not copied, in main memory; a copy on each GPU."""
+    """A tensor for each local replica: one shared tensor in main memory, without a copy, or a copy on each GPU."""
     strategy = tf.distribute.get_strategy()
     devices = strategy.extended.worker_devices
     if not any("GPU" in device for device in devices):
@@ -201,7 +225,7 @@ def _on_each_device(array: npt.NDArray[Any]) -> list[tf.Tensor]:
 
 
 def _without_copy(array: npt.NDArray[Any]) -> tf.Tensor:
-    """The array as a CPU tensor that shares its memory, where alignment allows; else a copy.
+    """The array as a CPU tensor that shares its memory if its alignment allows; else a copy.
 
     The memory-mapped cache is page-aligned, so N workers hold one copy of the data in the page cache.
     """

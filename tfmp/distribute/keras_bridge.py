@@ -1,4 +1,4 @@
-"""The Keras 3 bridge: ``model.fit`` and ``model.evaluate`` under ``tf.distribute``, for any compiled Keras model.
+"""The Keras 3 bridge: ``model.fit`` and ``model.evaluate`` of any compiled Keras model under ``tf.distribute``.
 
 >>> strategy = tf.distribute.MultiWorkerMirroredStrategy()
 >>> with strategy.scope():
@@ -7,13 +7,15 @@
 >>> model.fit(dataset, epochs=3)
 
 Only public hooks of Keras are replaced (``make_train_function``, ``make_test_function``, ``reset_metrics``,
-``get_metrics_result``), on the instance: the model's class, its configuration and its saved file stay what they
-were. The one private hook, the symbolic build, is in :mod:`tfmp.distribute.keras_hooks`.
+``get_metrics_result``), on the instance: the model's class, its configuration and its saved file do not change.
+Private hooks are in :mod:`tfmp.distribute.keras_hooks`.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterable
 from typing import Any
 
 import keras
@@ -23,8 +25,12 @@ from tfmp.distribute import keras_hooks
 from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
 from tfmp.distribute.reducers import Reducer
-from tfmp.distribute.state import decorrelate_seeds
-from tfmp.errors import TfmpError
+from tfmp.distribute.state import decorrelate_seeds, first_local_replica, gather_flags, values_kept
+from tfmp.distribute.strategy import is_multi_worker
+from tfmp.errors import EXIT_TERMINATED, TfmpError
+
+#: For the launcher to stop this worker after another one has failed.
+_LAUNCHER_S = 10.0
 
 
 class NonFiniteLossError(TfmpError):
@@ -41,39 +47,41 @@ def bridge(
     reducer: Reducer | None = None,
     control: FitControl | None = None,
 ) -> Any:
-    """Make ``fit`` and ``evaluate`` of a compiled Keras model right under a ``tf.distribute`` strategy.
+    """Make ``fit`` and ``evaluate`` of a compiled Keras model correct under a ``tf.distribute`` strategy.
 
-    What N replicas then compute is what one process would with the same global batches: gradients are weighted by
-    samples (short and uneven batches included), summed over all replicas before they are clipped, and applied once;
-    loss and metrics in logs and callbacks are those of all replicas, equal on every worker.
+    N replicas then compute what one process would with the same global batches. Gradients are weighted by samples (also
+    in short and uneven batches), summed over all replicas before they are clipped, and applied once. Loss and metrics
+    in logs and callbacks are those of all replicas, equal on every worker.
 
-    A plain ``tf.data.Dataset`` given to ``fit`` must hold *global* batches: ``tf.distribute`` splits each over the
-    replicas. A data set that is already one worker's share goes through
+    A plain ``tf.data.Dataset`` passed to ``fit`` must hold *global* batches: ``tf.distribute`` splits each over the
+    replicas. Pass a data set that holds only one worker's share through
     ``strategy.distribute_datasets_from_function`` first.
 
     Args:
         model: A compiled Keras model, built under ``strategy.scope()``.
-        feed: Where batches of ``fit`` are gathered inside the step, as tfmp does. ``None``: the data set holds them.
+        feed: Source of batches that are gathered inside the step, as in ``tfmp train``. ``None``: the data set holds
+            batches.
         validation_feed: The same for ``evaluate``.
-        jit_compile: Compile with XLA: forward, backward and apply (``True`` or ``"all"``), apply alone (``"apply"``,
-            where the fast step can be used), or nothing. Never the exchange.
-        autograph: Rewrite Python's ``if`` and ``while`` over tensors. Only a model of Keras's own layers, losses and
-            metrics can do without, which saves about a second at the start.
+        jit_compile: What XLA compiles: forward, backward and apply (``True`` or ``"all"``), apply alone (``"apply"``,
+            if the fast step can be used), or nothing. Never the exchange.
+        autograph: Rewrite Python's ``if`` and ``while`` over tensors. A model of Keras's own layers, losses and metrics
+            does not need it, which saves about a second at the start.
         reducer: How to sum over replicas. ``None``: with TensorFlow's collectives.
-        control: What the workers agree on between executions, and how far the epoch is.
+        control: What the workers agree on between executions, and the progress of the epoch.
 
     Returns:
         The same model.
 
     Raises:
-        TfmpError: The model is not compiled, was built outside a strategy, has a ``train_step`` of its own, or
-            TensorFlow or Keras are versions whose hooks are not known.
+        TfmpError: The model is not compiled, was built outside a strategy or has its own ``train_step``, or tfmp does
+            not know the hooks of this version of TensorFlow or Keras.
     """
     keras_hooks.check_versions()
     keras_hooks.check_model_hooks(model)
     if not model.compiled:
         raise TfmpError("expected a compiled model", where=f"model {model.name!r}", hint="call model.compile(…) first")
-    if model._distribute_strategy is None:
+    strategy = keras_hooks.strategy_of(model)
+    if strategy is None:
         raise TfmpError(
             "the model was built outside the strategy",
             where=f"model {model.name!r}",
@@ -91,7 +99,7 @@ def bridge(
             where=f"class {type(model).__name__}",
             hint="override compute_loss or compute_metrics instead",
         )
-    reducer = reducer or Reducer(model._distribute_strategy.num_replicas_in_sync)
+    reducer = reducer or Reducer(strategy.num_replicas_in_sync)
     compiled = jit_compile if isinstance(jit_compile, str) else "all" if jit_compile else "none"
     _Bridge(model, feed, validation_feed, compiled, autograph, reducer, control or FitControl()).install()
     return model
@@ -111,7 +119,7 @@ class _Bridge:
         control: FitControl,
     ) -> None:
         self.model = model
-        self.strategy: tf.distribute.Strategy = model._distribute_strategy
+        self.strategy: tf.distribute.Strategy = keras_hooks.strategy_of(model)
         self.feed = feed
         self.validation_feed = validation_feed
         self.compiled = compiled
@@ -120,6 +128,8 @@ class _Bridge:
         self.control = control
         self.steps_done = 0
         self._seeded = False
+        self._train_execution: Any = None
+        self._iterator: Any = None
 
     def install(self) -> None:
         model = self.model
@@ -130,6 +140,7 @@ class _Bridge:
         model.reset_metrics = self._reset_metrics
         model.get_metrics_result = lambda: dict(self.control.logs)
         model.train_function = model.test_function = None
+        self.control.confirm_stop = self._confirm_stop
 
     # ---- the hooks of Keras
 
@@ -141,7 +152,7 @@ class _Bridge:
             decorrelate_seeds(self.strategy, model)
             self._seeded = True
         keras_hooks.take_summed_gradients(model.optimizer)
-        execution = self._execution(self.feed, training=True)
+        execution = self._train_execution = self._execution(self.feed, training=True)
 
         control = self.control
 
@@ -149,8 +160,11 @@ class _Bridge:
             if control.skip():
                 return dict(control.logs)
             _check_iterator(iterator)
+            self._iterator = iterator
             *counts, results = execution(iterator, control.wishes())
             steps, losses, samples, sums = (value.numpy() for value in counts)
+            if control.stopped_replicas(sums[0]):
+                self._leave_to_those_who_stopped()
             if steps == 0:
                 model.train_function = None  # traced for a data set without samples
                 raise StopIteration
@@ -194,18 +208,67 @@ class _Bridge:
         type(self.model).reset_metrics(self.model)
         self.control.new_epoch()
 
+    # ---- a callback has stopped the training
+
+    def _confirm_stop(self, step: int, epoch_ended: bool) -> None:
+        """Take part in the next execution of workers that go on; undo it if there are none.
+
+        Raises:
+            TfmpError: There are some.
+        """
+        if not is_multi_worker(self.strategy) or self._iterator is None:
+            return
+        model = self.model
+        metric_variables = [v for metric in model.metrics for v in metric.variables]
+        unique = {id(v): v for v in [*model.variables, *model.optimizer.variables, *metric_variables]}
+        with values_kept(self.strategy, unique.values()):
+            if epoch_ended:
+                # As the others do: assigning a variable that is synchronised on read also reads it, with all workers.
+                type(model).reset_metrics(model)
+            *counts, _ = self._train_execution(self._iterator, self.control.wishes(has_stopped=True))
+        stops = float(counts[-1].numpy()[0])
+        if self.control.stopped_replicas(stops) < self.strategy.num_replicas_in_sync:
+            raise self._lone_stop(has_stopped=True, after=f" after step {step:,}")
+
+    def _leave_to_those_who_stopped(self) -> None:
+        """Wait for the launcher to stop this worker: the failure is that of the workers that stopped.
+
+        Raises:
+            SystemExit: The launcher has asked this worker to stop.
+            TfmpError: There is no launcher.
+        """
+        error = self._lone_stop(has_stopped=False)
+        print(f"tfmp: {error.what}", flush=True)
+        deadline_s = time.monotonic() + _LAUNCHER_S
+        while time.monotonic() < deadline_s:
+            if self.control.stop_wanted:
+                raise SystemExit(EXIT_TERMINATED)
+            time.sleep(0.01)
+        raise error
+
+    def _lone_stop(self, *, has_stopped: bool, after: str = "") -> TfmpError:
+        """The error of workers that part; all of them must call this."""
+        devices = len(self.strategy.extended.worker_devices)
+        flags = gather_flags(self.strategy, has_stopped)[::devices]
+        stopped = [worker for worker, flag in enumerate(flags) if flag]
+        others = [worker for worker, flag in enumerate(flags) if not flag]
+        # A worker that stopped names itself: each of them reports its own failure.
+        culprits = [first_local_replica(self.strategy) // devices] if has_stopped else stopped
+        return TfmpError(
+            f"a callback of {_workers(culprits)} stopped the training{after}, "
+            f"{_workers(others)} {'goes' if len(others) == 1 else 'go'} on",
+            where="training.callbacks",
+            hint="decide alike on all workers: by `logs`, which are equal on all, not by the clock or the rank",
+        )
+
     # ---- parts
 
     def _batch_spec(self, element_spec: Any) -> Any:
-        """Specs of one replica's batch, from those of the distributed data set, without pulling an element."""
+        """Specs of one replica's batch, from those of the distributed data set, without taking an element."""
         for feed in (self.feed, self.validation_feed):
             if feed is not None:
                 return feed.batch_spec()
-
-        def first(spec: Any) -> Any:
-            return spec._value_specs[0] if isinstance(spec, tf.TypeSpec) and hasattr(spec, "_value_specs") else spec
-
-        return keras.tree.map_structure(first, element_spec)
+        return keras.tree.map_structure(keras_hooks.first_replica_spec, element_spec)
 
     def _metric_variables(self) -> list[Any]:
         tracker = keras_hooks.loss_tracker(self.model)
@@ -224,7 +287,7 @@ class _Bridge:
         return execution.build(feed)
 
     def _logs(self, results: dict[str, Any]) -> dict[str, Any]:
-        """The running loss and metrics over all replicas, as Keras's callbacks take them."""
+        """The running loss and metrics over all replicas, as Keras's callbacks expect them."""
         logs: dict[str, Any] = {"loss": self.control.loss_sum / max(self.control.samples, 1)}
         for name, value in results.items():
             if value is None:
@@ -233,6 +296,11 @@ class _Bridge:
             logs[name] = float(array) if array.ndim == 0 else array
         self.control.logs = logs
         return dict(logs)
+
+
+def _workers(workers: Iterable[int]) -> str:
+    numbers = [str(worker) for worker in workers]
+    return f"worker{'s' if len(numbers) > 1 else ''} {', '.join(numbers)}"
 
 
 def _check_iterator(iterator: Any) -> None:

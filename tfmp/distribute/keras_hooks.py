@@ -1,10 +1,10 @@
-"""Every private hook of TensorFlow and Keras that tfmp touches, in one place, guarded by a version check.
+"""All private parts of TensorFlow and Keras that tfmp uses, guarded by a version check.
 
 Why they are needed: since Keras 3 (TensorFlow 2.16), ``fit`` under ``MultiWorkerMirroredStrategy`` with more than one
 worker fails. ``Trainer._maybe_symbolic_build`` reduces a whole batch of ``PerReplica`` values across the workers just
 to learn its shapes, and ``reduce_per_replica("auto")`` then calls ``strategy.reduce(MEAN, axis=0)`` on scalars
-(keras-team/keras #20585, tensorflow/tensorflow #72388). ``tests/train/test_upstream.py`` fails on the day when stock
-Keras works, so that this module can go.
+(keras-team/keras #20585, tensorflow/tensorflow #72388). ``tests/train/test_upstream.py`` will fail when stock Keras
+works, and this module can go.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tensorflow.python.eager import context as tf_context
 from tfmp.distribute.strategy import is_multi_worker
 from tfmp.errors import TfmpError
 
-#: Versions whose source was read and whose behaviour the test-suite was run on (oldest and newest).
+#: Oldest versions whose source was read.
 OLDEST_TENSORFLOW = (2, 18)
 OLDEST_KERAS = (3, 10)
 
@@ -35,7 +35,7 @@ def _version(text: str) -> tuple[int, int]:
 
 
 def check_versions() -> None:
-    """Check that the installed TensorFlow and Keras are ones whose private hooks are known.
+    """Check that tfmp knows the private hooks of the installed TensorFlow and Keras.
 
     Raises:
         TfmpError: A version is too old, Keras runs on another backend, or legacy Keras 2 is active.
@@ -62,7 +62,7 @@ def check_model_hooks(model: Any) -> None:
     """Check that ``model`` has the private members the bridge replaces or calls.
 
     Raises:
-        TfmpError: A member is missing: this Keras changed in a way tfmp does not know.
+        TfmpError: A member is missing: tfmp does not know this version of Keras.
     """
     expected = (
         "_maybe_symbolic_build",
@@ -85,8 +85,28 @@ def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
 
 
+def strategy_of(model: Any) -> Any:
+    """The strategy that ``model`` was built under; ``None`` if it was built under none."""
+    return model._distribute_strategy
+
+
+def all_layers(model: Any) -> list[Any]:
+    """All layers of ``model``, also those inside other layers; the model itself is not among them."""
+    return list(model._flatten_layers(include_self=False))
+
+
+def own_variables(layer: Any) -> list[Any]:
+    """The variables of a layer itself, without those of layers inside it."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def first_replica_spec(spec: Any) -> Any:
+    """The first replica's part of an element spec of a distributed data set; another spec as it is."""
+    return spec._value_specs[0] if isinstance(spec, tf.TypeSpec) and hasattr(spec, "_value_specs") else spec
+
+
 def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_spec: Callable[[Any], Any]) -> None:
-    """Make ``model`` build itself from shapes alone, instead of reducing a real batch over all workers.
+    """Make ``model`` build itself from shapes alone, without reducing a real batch over all workers.
 
     Args:
         model: A compiled Keras model.
@@ -106,9 +126,9 @@ def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_s
 
 
 def endless_adapter(dataset: tf.distribute.DistributedDataset) -> Any:
-    """What ``fit`` and ``evaluate`` take as a data set that is distributed already and has no end.
+    """Wrap an endless distributed data set for ``fit`` and ``evaluate``.
 
-    Keras knows TensorFlow's own classes of distributed data sets by name, and takes adapters of its own class.
+    Keras recognises TensorFlow's own classes of distributed data sets by name, and accepts adapters of its own class.
     """
     from keras.src.trainers.data_adapters.data_adapter import DataAdapter
 
@@ -122,13 +142,13 @@ def endless_adapter(dataset: tf.distribute.DistributedDataset) -> Any:
 
 
 def check_order_is_shared(adapter: Any) -> None:
-    """Refuse input whose order each worker would draw for itself: samples would be seen twice, others never.
+    """Refuse input whose order differs between workers: some samples would be seen twice, others never.
 
     Args:
         adapter: Keras's data adapter of ``fit`` or ``evaluate``.
 
     Raises:
-        TfmpError: A ``shuffle`` without a seed, or arrays that ``fit`` shuffles, while no global seed is set.
+        TfmpError: No global seed is set, and there is a ``shuffle`` without a seed, or ``fit`` shuffles arrays.
     """
     hint = "tf.keras.utils.set_random_seed(0) at the start of the script, the same on every worker"
     if tf_context.global_seed() is None and getattr(adapter, "_shuffle", False) and hasattr(adapter, "_inputs"):
@@ -158,14 +178,14 @@ def compute_loss(model: Any, x: Any, y: Any, y_pred: Any, sample_weight: Any, *,
 
 
 def call_model(model: Any, x: Any, *, training: bool) -> Any:
-    """Call ``model`` with ``training=`` where its ``call`` takes that argument."""
+    """Call ``model``, with ``training=`` if its ``call`` has that argument."""
     if model._call_has_training_arg:
         return model(x, training=training)
     return model(x)
 
 
 def loss_reductions(model: Any) -> set[str | None]:
-    """The reductions of all losses given to ``compile`` (``{"sum_over_batch_size"}`` for most models).
+    """The reductions of all losses passed to ``compile`` (``{"sum_over_batch_size"}`` for most models).
 
     Losses given as plain functions or names are wrapped by Keras with its default reduction.
     """
@@ -183,10 +203,10 @@ def unweighted_metrics(model: Any) -> bool:
 
 
 def loss_scale(dtype: tf.DType) -> tf.Tensor:
-    """The factor by which Keras scales a mean loss under the current strategy: 1/R, as exact as Keras has it.
+    """The factor by which Keras scales a mean loss under the current strategy: 1/R in the precision of Keras.
 
-    Keras 3.15 rounds 1/R to float32 also where the model is float64: off by up to 6e-8, unless the factor really used
-    is divided out again.
+    Keras 3.15 rounds 1/R to float32 also where the model is float64: off by up to 6e-8, unless the factor that it
+    used is divided out again.
     """
     from keras.src.losses import loss as loss_module
 
@@ -196,7 +216,7 @@ def loss_scale(dtype: tf.DType) -> tf.Tensor:
 def scale_penalties_exactly(model: Any, replicas: int) -> None:
     """Divide penalties (regularisers, ``add_loss``) by the number of replicas in the model's own precision.
 
-    Keras rounds the factor to float32 (see :func:`loss_scale`), which row weights make up for in the loss only.
+    Keras rounds the factor to float32 (see :func:`loss_scale`). Row weights correct this in the loss only.
     """
     own = type(model)._aggregate_additional_loss
 
@@ -208,9 +228,9 @@ def scale_penalties_exactly(model: Any, replicas: int) -> None:
 
 
 def returns_scalar_loss(model: Any, y: Any, y_pred: Any) -> bool:
-    """Whether the only loss is a plain function that has already taken the mean over samples.
+    """Whether the only loss is a plain function that itself takes the mean over samples.
 
-    Such a mean counts padding, and no weight of a row reaches it.
+    Such a mean counts padding and ignores the weights of rows.
     """
     loss: Any = model._compile_loss._user_loss if model._compile_loss is not None else None
     plain = callable(loss) and not isinstance(loss, (keras.losses.Loss, type))
@@ -227,7 +247,7 @@ def accumulates_gradients(optimizer: Any) -> bool:
 
 
 def loss_tracker(model: Any) -> Any:
-    """Keras's own running mean of the loss: it counts padding and is not used by the bridge."""
+    """Keras's running mean of the loss. It counts padding, so the bridge does not use it."""
     return model._loss_tracker
 
 
@@ -238,38 +258,37 @@ def has_own_train_step(model: Any) -> bool:
 
 
 def take_summed_gradients(optimizer: Any) -> None:
-    """From now on ``optimizer.apply`` takes its gradients as the sum over all replicas.
+    """Make ``optimizer.apply`` expect gradients that are already summed over all replicas.
 
-    Keras sums gradients inside ``apply``, after it has clipped them: wrong with ``clipnorm``, ``clipvalue`` and
-    ``global_clipnorm``, which must see the sum. The bridge sums first, so the second sum has to be left out. A wrapper
-    such as ``LossScaleOptimizer`` hands the gradients on to ``inner_optimizer``.
+    Keras sums gradients inside ``apply``, after it has clipped them. That is wrong with ``clipnorm``, ``clipvalue`` and
+    ``global_clipnorm``, which must see the sum. The bridge sums first, so Keras must not sum again. A wrapper such as
+    ``LossScaleOptimizer`` passes the gradients to ``inner_optimizer``.
 
     Raises:
-        TfmpError: The optimizer has no such step: this Keras changed in a way tfmp does not know.
+        TfmpError: The optimizer has no such step: tfmp does not know this version of Keras.
     """
-    one = optimizer
-    while one is not None:
-        if not hasattr(one, "_all_reduce_sum_gradients"):
+    while optimizer is not None:
+        if not hasattr(optimizer, "_all_reduce_sum_gradients"):
             raise TfmpError(
-                f"Keras {keras.__version__}'s {type(one).__name__} has no _all_reduce_sum_gradients",
+                f"Keras {keras.__version__}'s {type(optimizer).__name__} has no _all_reduce_sum_gradients",
                 where="tfmp.distribute.keras_hooks",
                 hint="use a Keras that this tfmp was tested on (see README), or a newer tfmp",
             )
-        one._all_reduce_sum_gradients = list
-        one = getattr(one, "inner_optimizer", None)
+        optimizer._all_reduce_sum_gradients = list
+        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
-#: TensorFlow versions whose XLA knows :data:`_IN_ORDER`; an unknown flag in XLA_FLAGS ends the process.
+#: First TensorFlow whose XLA knows :data:`_IN_ORDER`. An unknown flag in XLA_FLAGS aborts the process.
 _IN_ORDER_FROM = (2, 21)
 _IN_ORDER = "--xla_cpu_enable_concurrency_optimized_scheduler=false"
 
 
 def compute_in_order() -> None:
-    """Let XLA order the parts of a compiled program one after the other. Call before anything is compiled.
+    """Make XLA run the parts of a compiled program one after the other. Call before anything is compiled.
 
-    By default its scheduler for CPUs leaves parts unordered, so that they could run at once; the program is then
-    handed to another thread, although a worker has one: two hand-overs a step, about 25 us. Flags of the user's in
-    ``XLA_FLAGS`` stay and win.
+    By default its scheduler for CPUs lets parts run at once, and hands the program to another thread, although a worker
+    has only one: two hand-overs per step, about 25 us. The user's flags in ``XLA_FLAGS`` are kept and take
+    precedence.
     """
     if _version(tf.__version__) >= _IN_ORDER_FROM:
         os.environ["XLA_FLAGS"] = f"{_IN_ORDER} {os.environ.get('XLA_FLAGS', '')}".rstrip()
@@ -277,9 +296,9 @@ def compute_in_order() -> None:
 
 @contextlib.contextmanager
 def reading_values(values: Iterable[tuple[Any, tf.Tensor]]) -> Iterator[None]:
-    """While active, each Keras variable reads as the value given, without touching its replicas.
+    """While active, each Keras variable reads as the given value; its replicas are not touched.
 
-    ``keras.StatelessScope`` would do the same, but Keras makes variables while it saves, which that scope forbids.
+    ``keras.StatelessScope`` would do the same, but Keras makes variables while it saves, and that scope forbids it.
     """
     pairs = [(variable, variable._value, value) for variable, value in values]
     try:
@@ -293,10 +312,10 @@ def reading_values(values: Iterable[tuple[Any, tf.Tensor]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def peers_may_be_silent_for(seconds: float) -> Iterator[None]:
-    """Let strategies built inside bear a peer that is not heard from for so long; TensorFlow's default is 10 s.
+    """Set how long strategies built inside tolerate a silent peer; TensorFlow's default is 10 s.
 
-    MultiWorkerMirroredStrategy sets up the coordination service without a word about its heartbeats, and offers no
-    setting: the call is given one more argument.
+    MultiWorkerMirroredStrategy has no setting for the heartbeats of the coordination service, so its call is given one
+    more argument.
     """
     context = tf_context.context()
     stock = context.configure_coordination_service

@@ -1,12 +1,12 @@
 """The fast step of a worker that has a single replica: forward and backward, sum, apply.
 
 *Forward and backward* gathers a batch, casts it, updates the metrics and makes one flat vector of all gradients, with
-the loss riding at its end; *sum* adds the workers' vectors; *apply* is the optimizer's update. Weights change at the
+the loss at its end; *sum* adds the workers' vectors; *apply* is the optimizer's update. Weights change at the
 end of a step, so callbacks and checkpoints see whole steps. XLA compiles *apply*, which then is one pass over memory
-in place of ten, or both functions, or neither.
+instead of ten, or both functions, or neither.
 
-It needs dense gradients of one type and metrics that take sample weights; :func:`unsupported_reason` says what is
-in the way.
+It needs dense gradients of one type and metrics that take sample weights. :func:`unsupported_reason` says what is
+missing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def unsupported_reason(model: Any, strategy: tf.distribute.Strategy, reducer: Re
         return "a metric given as metrics= takes no sample weights (weighted_metrics= does)"
     if len({v.dtype for v in [*model.trainable_weights, *ReplicaStep(model, reducer).statistics()]}) != 1:
         return "the weights are of several types"
-    if any(isinstance(layer, keras.layers.Embedding) for layer in model._flatten_layers()):
+    if any(isinstance(layer, keras.layers.Embedding) for layer in keras_hooks.all_layers(model)):
         return "the gradient of an Embedding is sparse"
     if any(v.synchronization == "on_read" for v in model.non_trainable_weights):
         return "a layer's state is spread over replicas"
@@ -78,7 +78,7 @@ class LocalStep:
         self._apply = tf.function(self._run_apply, jit_compile=compiled != "none", autograph=autograph)
 
     def leave_uncompiled_what_xla_cannot(self, steps_per_execution: int, rows: int) -> None:
-        """Try both functions on XLA, and say why where one has to run without. Every worker comes to the same.
+        """Try to compile both functions with XLA, and warn if one cannot be. All workers get the same result.
 
         Args:
             steps_per_execution: K.
@@ -94,9 +94,9 @@ class LocalStep:
         self._apply = self._if_compilable(self._apply, "the optimizer", tf.zeros(vector.shape, vector.dtype))
 
     def _if_compilable(self, function: Any, name: str, *arguments: Any) -> Any:
-        """The function; in its place one that is not compiled, if it cannot be."""
+        """The function, or an uncompiled one if XLA cannot compile it."""
         try:
-            # Found out beforehand: at the first step the batch would be taken and lost.
+            # Tried beforehand: a failure in the first step would lose its batch.
             function.experimental_get_compiler_ir(*arguments)(stage="hlo", platform_name="CPU")
         except ValueError as error:
             reason = str(error).partition("\n")[0]
@@ -131,7 +131,7 @@ class LocalStep:
         self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, None, y_pred))
         dense = [gradient for gradient in gradients if gradient is not None]
         statistics = [v.value for v in self.replica_step.statistics()]
-        flat = [tf.reshape(one, [-1]) for one in (*dense, *statistics)]
+        flat = [tf.reshape(part, [-1]) for part in (*dense, *statistics)]
         return tf.concat([*flat, [tf.cast(loss, dense[0].dtype)]], 0)
 
     def _run_apply(self, total: tf.Tensor) -> None:

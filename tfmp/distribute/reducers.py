@@ -1,26 +1,36 @@
-"""How vectors are summed over replicas: TensorFlow's own collectives, or the memory that one host's workers share."""
+"""How vectors are summed over replicas.
+
+With TensorFlow's collectives; in the memory that the workers of one host share; or both: in the memory of each host,
+and between the first workers (leaders) of all hosts, so that a vector crosses the network once per host instead of once
+per worker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import threading
+import zlib
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 import tensorflow as tf
 
-from tfmp.distribute.threads import keeping_its_thread
-
 if TYPE_CHECKING:
     from tfmp.distribute.shm import SharedMemoryGroup
 
 _SHARED_DTYPES = (tf.float32, tf.float64)
+#: Far from the keys that tf.distribute counts up from 1 (group keys) and 100 (instance keys).
+_GROUP_KEY = 1 << 28
+_INSTANCE_KEYS = 1 << 29
+_kept = threading.local()
 
 
 class Reducer:
     """Sums over all replicas with TensorFlow's collectives (ring over gRPC, NCCL, or the devices of one process).
 
     Args:
-        replicas: Replicas over all workers; with 1 nothing is sent.
+        replicas: Replicas over all workers; with 1, nothing is sent.
     """
 
     name = "tensorflow"
@@ -29,7 +39,7 @@ class Reducer:
         self.replicas = replicas
 
     def sum(self, tensors: Sequence[Any]) -> list[Any]:
-        """Sum each tensor over all replicas: dense ones of one dtype travel as one flat vector.
+        """Sum each tensor over all replicas. Dense tensors of one dtype travel as one flat vector.
 
         Args:
             tensors: Tensors or ``tf.IndexedSlices`` of this replica (call in a replica context).
@@ -61,20 +71,20 @@ class Reducer:
         if self.replicas == 1:
             return vector
 
-        def one(value: tf.Tensor) -> tf.Tensor:
+        def all_reduce(value: tf.Tensor) -> tf.Tensor:
             return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, value)
 
-        # The output of a compiled function has no device of its own, which the collective insists on.
+        # The output of a compiled function has no device, but the collective requires one.
         with tf.device(strategy.extended.worker_devices[0]):
             vector = tf.identity(vector)
-        return strategy.experimental_local_results(strategy.run(one, args=(vector,)))[0]
+        return strategy.experimental_local_results(strategy.run(all_reduce, args=(vector,)))[0]
 
     def _all_reduce(self, values: list[Any]) -> list[Any]:
         return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values))
 
 
 class SharedMemoryReducer(Reducer):
-    """Sums through the memory that all workers of this host share; one replica a worker.
+    """Sums in the memory that all workers of this host share, with one replica per worker.
 
     Args:
         group: The workers, met.
@@ -87,7 +97,7 @@ class SharedMemoryReducer(Reducer):
         self._group = group
 
     def sum_flat(self, strategy: tf.distribute.Strategy, vector: tf.Tensor) -> tf.Tensor:
-        """See :meth:`Reducer.sum_flat`. The result lives until the next but one sum."""
+        """See :meth:`Reducer.sum_flat`. The result is valid until the second sum after it."""
         if vector.dtype not in _SHARED_DTYPES:
             return super().sum_flat(strategy, vector)
         return self._shared(vector, lasting=False)
@@ -100,7 +110,7 @@ class SharedMemoryReducer(Reducer):
         return [self._shared(v, lasting=True) if shared(v) else next(other) for v in values]
 
     def _shared(self, vector: tf.Tensor, *, lasting: bool) -> tf.Tensor:
-        """Sum a vector of a type that the group sums; ``lasting``: the result outlives the next but one sum."""
+        """Sum a vector of a type that the group supports. A ``lasting`` result stays valid after further sums."""
         return self._call(self._copied if lasting else self._group.all_reduce, vector)
 
     def _copied(self, vector: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -108,7 +118,90 @@ class SharedMemoryReducer(Reducer):
 
     @staticmethod
     def _call(function: Any, vector: tf.Tensor) -> tf.Tensor:
-        # numpy_function, not py_function: that one makes eager tensors of everything, at several times the cost.
+        # numpy_function, not py_function, which makes eager tensors of everything at several times the cost.
         total = tf.numpy_function(keeping_its_thread(function), [vector], vector.dtype, stateful=True)
         total.set_shape(vector.shape)
         return total
+
+
+class LeaderRing:
+    """TensorFlow's ring between the leaders alone.
+
+    ``tf.distribute`` has no collective over a subset of its workers, so this uses the operation beneath it. The result
+    has the same bits on all leaders.
+
+    Args:
+        hosts: Number of hosts, and so of leaders.
+        device: This leader's device, as the strategy names it.
+    """
+
+    def __init__(self, hosts: int, device: str) -> None:
+        self._hosts = hosts
+        self._device = device
+        with tf.init_scope(), tf.device(device):
+            # Orders the calls as in the program, which is the same on all leaders.
+            self._ordering = tf.Variable(0.0, trainable=False)
+
+    def sum(self, vector: tf.Tensor) -> tf.Tensor:
+        """Sum a vector [length] over all leaders."""
+        if self._hosts == 1:
+            return vector
+        # The same on all leaders, whatever each has traced before. Two calls of one shape may share a key.
+        key = zlib.crc32(f"{vector.dtype.name} {vector.shape}".encode()) % _INSTANCE_KEYS + _GROUP_KEY
+        with tf.device(self._device):
+            return tf.raw_ops.CollectiveReduceV2(
+                input=tf.identity(vector),
+                group_size=self._hosts,
+                group_key=_GROUP_KEY,
+                instance_key=key,
+                ordering_token=[self._ordering.handle],
+                merge_op="Add",
+                final_op="Id",
+                communication_hint="ring",
+            )
+
+
+class HostsReducer(SharedMemoryReducer):
+    """Sums in the memory of each host, then between the leaders, then passes the result to the workers of each host.
+
+    Args:
+        group: The workers of this host, met.
+        replicas: Replicas over all hosts, one per worker.
+        ring: The hosts' leaders; used by rank 0 of the group.
+    """
+
+    name = "hierarchical"
+
+    def __init__(self, group: SharedMemoryGroup, replicas: int, ring: LeaderRing) -> None:
+        super().__init__(group)
+        self.replicas = replicas
+        self._ring = ring
+
+    def _shared(self, vector: tf.Tensor, *, lasting: bool) -> tf.Tensor:
+        total = self._call(self._group.all_reduce, vector)
+        if self._group.rank == 0:
+            total = self._ring.sum(total)
+        return self._call(self._broadcast_copied if lasting else self._group.broadcast, total)
+
+    def _broadcast_copied(self, vector: Any) -> Any:
+        return self._group.broadcast(vector).copy()
+
+
+def keeping_its_thread(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap a function for ``tf.numpy_function``, so that repeated calls from a thread of TensorFlow are cheap.
+
+    TensorFlow takes the interpreter lock with ``PyGILState_Ensure``. In a thread that Python does not know, this makes
+    a thread state, for which the kernel maps and unmaps 16 KB, and destroys it after the call: about 25 µs per call
+    with CPython 3.11. Here the first call on a thread enters once more and never leaves, so the state stays as long as
+    the thread. There are as many states as TensorFlow's pool has threads.
+    """
+    ensure = ctypes.pythonapi.PyGILState_Ensure
+
+    def call(value: Any) -> Any:
+        try:
+            _kept.entered  # noqa: B018
+        except AttributeError:
+            _kept.entered = ensure()
+        return function(value)
+
+    return call

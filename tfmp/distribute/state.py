@@ -1,12 +1,13 @@
-"""What workers must read together: metric state, variables whose value is spread over replicas, random state.
+"""State that workers must read together: metrics, variables whose value is spread over replicas, random numbers.
 
-Under MultiWorkerMirroredStrategy, reading a variable that is synchronised on read is a collective operation: done by
-one worker alone (the chief, while saving) it waits for ever; done for each metric it costs 4.5 ms each over gRPC.
+Under MultiWorkerMirroredStrategy, reading a variable that is synchronised on read is a collective operation. If one
+worker reads alone (the chief, while saving), it waits for ever; reading each metric costs 4.5 ms over gRPC.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def read_together(strategy: tf.distribute.Strategy, variables: Iterable[Any]) ->
 
 
 def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) -> Any:
-    """A function that returns each replica's own values of Keras variables, to be called by every worker together.
+    """Return a function that gathers each replica's values of Keras variables. Every worker must call it together.
 
     Args:
         strategy: The strategy the variables were built under.
@@ -82,15 +83,15 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
     """
     replicas = strategy.num_replicas_in_sync
 
-    def one() -> tf.Tensor:
+    def gather_one_row() -> tf.Tensor:
         flat = tf.concat([tf.reshape(tf.cast(v.value, tf.float64), [-1]) for v in variables], 0)
         rank = tf.distribute.get_replica_context().replica_id_in_sync_group
-        # -0.0, not 0.0, is what added to any number leaves it as it is, bit for bit.
+        # Adding -0.0, unlike 0.0, leaves every number as it is, bit for bit.
         rows = tf.where(tf.equal(tf.range(replicas), rank)[:, tf.newaxis], flat, tf.constant(-0.0, tf.float64))
         (gathered,) = Reducer(replicas).sum([rows])
         return gathered
 
-    compiled = tf.function(lambda: strategy.run(one), autograph=False)
+    compiled = tf.function(lambda: strategy.run(gather_one_row), autograph=False)
 
     def gather() -> list[npt.NDArray[Any]]:
         if not variables:
@@ -106,16 +107,44 @@ def gather_replicas(strategy: tf.distribute.Strategy, variables: Sequence[Any]) 
     return gather
 
 
+def gather_flags(strategy: tf.distribute.Strategy, flag: bool) -> list[bool]:
+    """Each replica's flag, which is that of its worker. Every worker must call this at the same point."""
+    replicas = strategy.num_replicas_in_sync
+
+    @tf.function(autograph=False)
+    def gather() -> Any:
+        def gather_one() -> tf.Tensor:
+            rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+            (flags,) = Reducer(replicas).sum([tf.one_hot(rank, replicas, float(flag), 0.0)])
+            return flags
+
+        return strategy.run(gather_one)
+
+    return [bool(value) for value in strategy.experimental_local_results(gather())[0].numpy()]
+
+
+@contextmanager
+def values_kept(strategy: tf.distribute.Strategy, variables: Iterable[Any]) -> Iterator[None]:
+    """Restore this worker's replicas of Keras variables at the end, bit for bit."""
+    components = [part for v in variables for part in strategy.experimental_local_results(v.value)]
+    values = [np.array(component.numpy()) for component in components]
+    try:
+        yield
+    finally:
+        for component, value in zip(components, values, strict=True):
+            component.assign(value)
+
+
 def local_value(strategy: tf.distribute.Strategy, variable: Any) -> Any:
     """The ``tf.Variable`` of this worker's first replica behind a Keras variable."""
     return strategy.experimental_local_results(variable.value)[0]
 
 
 def decorrelate_seeds(strategy: tf.distribute.Strategy, model: Any) -> None:
-    """Give every replica random numbers of its own (Dropout, noise layers).
+    """Give every replica its own random numbers (Dropout, noise layers).
 
-    All replicas start from the same seed; left so, all of them would drop the same units. The first replica keeps
-    its seed, so that one replica computes what one process would.
+    All replicas start with the same seed and would drop the same units. The first replica keeps its seed, so that one
+    replica computes what one process would.
     """
     first_replica = first_local_replica(strategy)
     for variable in (v for v in model.variables if is_seed(v)):
@@ -125,7 +154,7 @@ def decorrelate_seeds(strategy: tf.distribute.Strategy, model: Any) -> None:
 
 
 def is_seed(variable: Any) -> bool:
-    """Whether a Keras variable is the state of a random number generator, which differs from replica to replica."""
+    """Whether a Keras variable is the state of a random number generator, which differs between replicas."""
     return bool(variable.name == "seed_generator_state")
 
 

@@ -1,7 +1,7 @@
 """One step as every replica runs it: forward, backward, sum over replicas, apply, metrics.
 
-Dimension letters: R replicas over all workers, P rows a replica holds (its share of the global batch, padded to a
-static size where the feed says so), n_local the real ones among them, n_global the real samples of the global batch.
+Dimensions: R replicas over all workers, P rows per replica (its share of the global batch, padded to a static size if
+the feed says so), n_local the real rows among them, n_global the real samples of the global batch.
 
 The loss of the step is the mean over the *global* batch, so a replica's loss is weighted by its number of real
 samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (``loss_scale``), and the sum over
@@ -34,15 +34,15 @@ class ReplicaStep:
         self._jit_compile = jit_compile
         self._reductions = keras_hooks.loss_reductions(model)
         self.refused: TfmpError | None = None
-        """Why tracing was given up: autograph wraps what is raised inside a function into an error of its own."""
+        """Why tracing failed: autograph wraps what a function raises into its own error."""
 
     def train(self, batch: Any, n_local: tf.Tensor | None, n_global: tf.Tensor | None) -> tuple[tf.Tensor, tf.Tensor]:
         """Run one training step.
 
         Args:
             batch: ``x``, ``(x, y)`` or ``(x, y, sample_weight)`` of P rows each.
-            n_local: int32 scalar: how many leading rows are real; the rest is padding. ``None``: all of them.
-            n_global: int32 scalar: real samples of the global batch. ``None``: to be found out.
+            n_local: int32 scalar: how many leading rows are real; the rest is padding. ``None``: all are real.
+            n_global: int32 scalar: real samples of the global batch. ``None``: determined here.
 
         Returns:
             The loss over the global batch (float64 scalar, equal on all replicas) and ``n_global`` (int32 scalar).
@@ -54,7 +54,7 @@ class ReplicaStep:
         loss, gradients, y_pred = forward_backward(x, y, sample_weight, row_weight)
         variables = self.trained_variables(gradients)
         gradients = [gradient for gradient in gradients if gradient is not None]
-        # Also summed: what layers keep for themselves (moving averages), which would drift apart between replicas.
+        # Moving averages of layers are summed too; otherwise they would drift apart between replicas.
         statistics = self.statistics()
         totals = self._reducer.sum([*gradients, loss, *(v.value for v in statistics)])
         loss = totals[len(variables)]
@@ -80,14 +80,14 @@ class ReplicaStep:
         return loss, tape.gradient(scaled, [v.value for v in model.trainable_weights]), y_pred
 
     def statistics(self) -> list[Any]:
-        """Floating weights that no gradient trains: their mean over replicas is kept on all. None with one replica."""
+        """Floating weights that no gradient trains: all replicas keep their mean. Empty with one replica."""
         if self._replicas == 1:
             return []
         weights = self._model.non_trainable_weights
         return [v for v in weights if tf.as_dtype(v.dtype).is_floating and v.synchronization != "on_read"]
 
     def assign_mean(self, variables: list[Any], totals: list[Any]) -> None:
-        """Give each variable the mean over replicas of what it was (call in a replica context)."""
+        """Set each variable to its mean over replicas (call in a replica context)."""
         for variable, total in zip(variables, totals, strict=True):
             variable.assign(total / tf.cast(self._replicas, total.dtype))
 
@@ -132,8 +132,8 @@ class ReplicaStep:
         return tf.cast(loss, tf.float64), n_global
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # A tf.function of its own for each call: one shared by two replica threads would be traced once, with the
-        # first replica's variables, and the second would then train those.
+        # Each call gets its own tf.function: if two replica threads shared one, it would be traced once, with the
+        # first replica's variables, and the second replica would train those.
         return tf.function(function, jit_compile=True) if self._jit_compile else function
 
     def row_weight(
@@ -155,7 +155,7 @@ class ReplicaStep:
         return weight, n_global
 
     def _check_loss(self, row_weight: Any, y: Any, y_pred: Any) -> None:
-        """Refuse a loss function that rows cannot be weighed in.
+        """Refuse a loss function in which rows cannot be weighted.
 
         Raises:
             TfmpError: It returns one number for the whole batch, and the batch is uneven or padded.
@@ -164,12 +164,12 @@ class ReplicaStep:
             self.refused = TfmpError(
                 "expected a loss function that returns a value for each sample, received one number for the batch",
                 where="model.compile(loss=…)",
-                hint="leave out the mean over samples: Keras takes it, and uneven shares are then weighed exactly",
+                hint="leave out the mean over samples: Keras takes it and weights uneven shares exactly",
             )
             raise self.refused
 
     def _takes_mean(self) -> bool:
-        """Whether weights must carry the ``P · R / n_global`` factor (losses that are means) or not (sums).
+        """Whether weights need the factor ``P · R / n_global`` (losses that are means) or not (sums).
 
         Raises:
             TfmpError: The losses' reductions do not allow an exact global batch of uneven shares.
@@ -194,18 +194,18 @@ class ReplicaStep:
             return
 
         def real_rows(value: Any) -> Any:
-            return keras.tree.map_structure(lambda one: None if one is None else one[:n_local], value)
+            return keras.tree.map_structure(lambda rows: None if rows is None else rows[:n_local], value)
 
         def update() -> tf.Tensor:
             model.compute_metrics(real_rows(x), real_rows(y), real_rows(y_pred), sample_weight=real_rows(sample_weight))
             return tf.constant(0)
 
-        # Metrics see the real rows only, so that those without sample weights are exact too. A replica may have none.
+        # Metrics see only the real rows, so metrics without sample weights are exact too. A replica may have no rows.
         tf.cond(tf.greater(n_local, 0), update, lambda: tf.constant(0))
 
 
 def combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: Any) -> Any:
-    """The ``sample_weight`` for Keras: the user's own times the weight of each row.
+    """The ``sample_weight`` for Keras: the user's times the weight of each row.
 
     A loss has one value per row and position ([P], [P, time], [P, height, width]), and Keras stretches a weight by one
     dimension only, so it is shaped to the loss values here.
@@ -228,7 +228,7 @@ def combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: An
 
 
 def _first_input(x: Any) -> Any:
-    return next(one for one in keras.tree.flatten(x) if one is not None)
+    return next(tensor for tensor in keras.tree.flatten(x) if tensor is not None)
 
 
 def _rows(x: Any) -> tf.Tensor:

@@ -1,6 +1,6 @@
-"""The ``tf.distribute`` strategy of one worker, and the check that it is what the plan says.
+"""The ``tf.distribute`` strategy of one worker, checked against the plan.
 
-Nothing here may run after TensorFlow's context was started (a tensor made, devices listed): collective operations and
+Call this before TensorFlow's context starts (before a tensor is made or devices are listed): collective operations and
 logical devices must be set up first (tensorflow #34568).
 """
 
@@ -16,12 +16,12 @@ from tfmp.errors import TfmpError
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """What one worker is to build.
+    """The strategy that one worker builds.
 
     Attributes:
         kind: ``multi-worker`` (several processes, from ``TF_CONFIG``) or ``mirrored`` (the devices of this process).
-        replicas: Replicas over all workers; what ``num_replicas_in_sync`` must be.
-        local_devices: Devices of this worker (logical CPU devices where ``gpus`` is false).
+        replicas: Replicas over all workers: the expected ``num_replicas_in_sync``.
+        local_devices: Devices of this worker (logical CPU devices if ``gpus`` is false).
         gpus: Whether the replicas are GPUs.
         collective: ``ring`` or ``nccl``: how MultiWorkerMirroredStrategy sums.
     """
@@ -37,14 +37,14 @@ def build_strategy(spec: StrategySpec) -> tf.distribute.Strategy:
     """Build the strategy and check its number of replicas.
 
     Raises:
-        TfmpError: The strategy came up with another number of replicas than planned.
+        TfmpError: The strategy has another number of replicas than planned.
     """
     _prepare_devices(spec)
     if spec.kind == "mirrored":
         device_type = "GPU" if spec.gpus else "CPU"
         devices = [f"{device_type}:{i}" for i in range(spec.local_devices)]
-        # On CPU devices the default reduction (made for GPUs) is slower than summing on one device: 74,000 against
-        # 108,000 samples/s on two logical devices, batch 256.
+        # On CPU devices, the default reduction (made for GPUs) is slower than summing on one device: 74,000 instead
+        # of 108,000 samples/s with two logical devices and batch 256.
         reduction = None if spec.gpus else tf.distribute.ReductionToOneDevice()
         strategy: tf.distribute.Strategy = tf.distribute.MirroredStrategy(devices, cross_device_ops=reduction)
     else:
@@ -61,8 +61,8 @@ def build_strategy(spec: StrategySpec) -> tf.distribute.Strategy:
 def check_replicas(strategy: tf.distribute.Strategy, expected: int) -> None:
     """Refuse to train with another number of replicas than planned.
 
-    Without a usable cluster in ``TF_CONFIG`` TensorFlow silently trains alone (tensorflow #31154): every process is
-    then the chief, and each does all the work.
+    Without a usable cluster in ``TF_CONFIG``, TensorFlow silently trains alone (tensorflow #31154): every process is
+    then a chief and does all the work.
 
     Raises:
         TfmpError: ``strategy.num_replicas_in_sync`` is not ``expected``.
@@ -82,14 +82,14 @@ def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
 
 
 def first_local(strategy: tf.distribute.Strategy, value: Any) -> Any:
-    """The value of this worker's first replica, of anything ``strategy.run`` returned."""
-    return tf.nest.map_structure(lambda one: strategy.experimental_local_results(one)[0], value)
+    """The value of this worker's first replica, of anything that ``strategy.run`` returned."""
+    return tf.nest.map_structure(lambda each: strategy.experimental_local_results(each)[0], value)
 
 
 def _prepare_devices(spec: StrategySpec) -> None:
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
-        # TensorFlow otherwise reserves nearly all memory of the GPU at its first use.
+        # Otherwise TensorFlow reserves nearly all memory of the GPU on first use.
         tf.config.experimental.set_memory_growth(gpu, True)
     if spec.gpus and len(gpus) < spec.local_devices:
         raise TfmpError(

@@ -37,6 +37,19 @@ class ShmJoin:
 
 
 @dataclass(frozen=True)
+class ResumeFrom:
+    """A checkpoint to resume from, verified on this host.
+
+    Attributes:
+        path: Its file.
+        digest: Its SHA-256, hex.
+    """
+
+    path: Path
+    digest: str
+
+
+@dataclass(frozen=True)
 class WorkerTask:
     """One worker's part of one attempt.
 
@@ -52,7 +65,7 @@ class WorkerTask:
         steps_per_epoch: Optimizer steps of an epoch.
         steps_per_execution: Steps of one call of the train function.
         shm: Where the workers of this host join to share memory; ``None`` if they do not.
-        resume: Checkpoint file to resume from; ``None``: from the start.
+        resume: Checkpoint to resume from; ``None``: from the start.
         faults: Faults to inject (see :mod:`tfmp.agent.failures.injection`).
     """
 
@@ -67,7 +80,7 @@ class WorkerTask:
     steps_per_epoch: int
     steps_per_execution: int
     shm: ShmJoin | None = None
-    resume: Path | None = None
+    resume: ResumeFrom | None = None
     faults: tuple[dict[str, Any], ...] = ()
 
     @classmethod
@@ -80,7 +93,7 @@ class WorkerTask:
         data_header: Path,
         *,
         shm: ShmJoin | None = None,
-        resume: Path | None = None,
+        resume: ResumeFrom | None = None,
         faults: tuple[dict[str, Any], ...] = (),
     ) -> WorkerTask:
         """Return the task of a plan's worker; arguments as the attributes of the class."""
@@ -111,7 +124,7 @@ class WorkerTask:
             "data_header": str(self.data_header),
             "layout": asdict(self.layout),
             "shm": {**asdict(self.shm), "directory": str(self.shm.directory)} if self.shm else None,
-            "resume": str(self.resume) if self.resume else None,
+            "resume": {"path": str(self.resume.path), "digest": self.resume.digest} if self.resume else None,
         }
 
     @classmethod
@@ -129,7 +142,7 @@ class WorkerTask:
                 "layout": Layout(**values["layout"]),
                 "collective": Collective(*values["collective"]),
                 "shm": ShmJoin(**{**shm, "directory": Path(shm["directory"])}) if shm else None,
-                "resume": Path(resume) if resume else None,
+                "resume": ResumeFrom(Path(resume["path"]), resume["digest"]) if resume else None,
                 "faults": tuple(values["faults"]),
             }
         )

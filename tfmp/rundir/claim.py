@@ -1,4 +1,4 @@
-"""Making the run folder: one run a folder, claimed so that two runs never share one."""
+"""Creates the run folder, and makes sure that two runs never share one."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _TRIES = 100
 
 
 def default_run_dir(name: str | None, config_file: Path | None, now: datetime) -> Path:
-    """``runs/<date>-<time>-<name>``, with the configuration file's stem where no name is given."""
+    """``runs/<date>-<time>-<name>``, with the stem of the configuration file if no name is given."""
     label = re.sub(r"[^\w.-]+", "-", run_name(name, config_file))
     return Path("runs") / f"{now:%Y%m%d-%H%M%S}-{label}"
 
 
 def run_name(name: str | None, config_file: Path | None) -> str:
-    """The run's name: ``run.name``, else the stem of its file, else that of the default data set."""
+    """The name of the run: ``run.name``, else the stem of its file, else the default data set."""
     return name or (config_file.stem if config_file else "mnist")
 
 
 def claim_run_folder(wanted: Path | None, default: Callable[[], Path], config_yaml: str) -> RunFolder:
-    """Make the run folder and put ``config.yaml`` into it; whoever creates that file owns the folder.
+    """Create the run folder and ``config.yaml`` in it; the run that creates that file owns the folder.
 
     Args:
-        wanted: The folder the user asked for; it may exist, but not hold a run.
-        default: Gives a folder's name where the user asked for none; a number is added while it is taken.
+        wanted: The folder that the user named; it may exist, but not hold a run.
+        default: Returns a folder if the user named none; a number is added if it is taken.
         config_yaml: The fully resolved configuration.
 
     Raises:
-        UsageError: The folder holds a run already, or cannot be made or written.
+        UsageError: The folder already holds a run, or cannot be created or written.
     """
     if wanted is not None:
         if _claim(wanted, config_yaml):
@@ -56,18 +56,18 @@ def claim_run_folder(wanted: Path | None, default: Callable[[], Path], config_ya
 
 @contextmanager
 def locked(folder: RunFolder) -> Iterator[None]:
-    """Keep any other launcher out of a run folder; the lock goes with this process, however it ends.
+    """Keep other launchers out of a run folder. The lock ends with this process, however it ends.
 
     Raises:
-        UsageError: Another launcher works in it.
+        UsageError: Another launcher uses it.
     """
     fd = os.open(folder.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            hint = "wait for its end, or stop it; `lsof +D` on the folder names it"
-            raise UsageError("this run is going on", where=str(folder.path), hint=hint) from error
+            hint = "wait until it ends, or stop it; `lsof +D` on the folder names it"
+            raise UsageError("another tfmp is running in this folder", where=str(folder.path), hint=hint) from error
         except OSError:
             pass  # a file system without locks
         yield
@@ -85,7 +85,7 @@ def _claim(folder: Path, config_yaml: str) -> bool:
                 file.write(config_yaml)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(temporary, target)  # fails if another run was here first: the whole file appears, or nothing
+            os.link(temporary, target)  # atomic, unlike open; fails if another run was first
         finally:
             temporary.unlink(missing_ok=True)
     except FileExistsError:

@@ -1,6 +1,6 @@
-"""The run folder: where each file is, and how it is written so that a reader never sees half of one.
+"""The run folder: the path of each file, and how files are written so that a reader never sees half of one.
 
-Both sides use it: the launcher writes the small files, the chief the model and its checkpoints.
+The launcher writes the small files, the chief the model and the checkpoints.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from tfmp.errors import TfmpError
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths inside one run folder."""
+    """The paths of a run folder."""
 
     path: Path
 
@@ -30,7 +31,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> Path:
-        """A JSON line an epoch."""
+        """A JSON line for each epoch."""
         return self.path / "metrics.jsonl"
 
     @property
@@ -40,12 +41,12 @@ class RunFolder:
 
     @property
     def summary(self) -> Path:
-        """What the run came to."""
+        """The results of the run."""
         return self.path / "summary.json"
 
     @property
     def failure(self) -> Path:
-        """What went wrong, where it failed."""
+        """The reason, if the run failed."""
         return self.path / "failure.json"
 
     @property
@@ -55,40 +56,40 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """The last checkpoints."""
+        """The folder of the last checkpoints."""
         return self.path / "checkpoints"
 
     @property
     def logs(self) -> Path:
-        """One folder an attempt."""
+        """The folder of logs, with one folder for each attempt."""
         return self.path / "logs"
 
     @property
     def tensorboard(self) -> Path:
-        """TensorBoard event files, one in each of ``train`` and ``validation``."""
+        """The folder of TensorBoard event files, one in each of ``train`` and ``validation``."""
         return self.path / "tensorboard"
 
     def log(self, attempt: int, rank: int) -> Path:
-        """Everything worker ``rank`` printed in an attempt (both from 0)."""
+        """All output of worker ``rank`` in an attempt (both from 0)."""
         return self.logs / f"attempt-{attempt}" / f"worker-{rank}.log"
 
     def next_attempt(self) -> int:
         """The number of the next attempt: one more than the last that has logs."""
-        numbers = [int(one.name[8:]) for one in self.logs.glob("attempt-*") if one.name[8:].isdecimal()]
+        numbers = [int(folder.name[8:]) for folder in self.logs.glob("attempt-*") if folder.name[8:].isdecimal()]
         return max(numbers, default=-1) + 1
 
     def require(self) -> None:
-        """Be there still, before something is written into it.
+        """Check that the folder still exists, before something is written into it.
 
         Raises:
             TfmpError: It was deleted or moved.
         """
         if not self.config.exists():
-            what = "the run folder is gone: it was deleted or moved while the run went on"
+            what = "the run folder is gone: it was deleted or moved during the run"
             raise TfmpError(what, where=str(self.path), hint="start again, or put it back and use --resume")
 
     def remove_temporaries(self) -> None:
-        """Remove what killed writers left half written. Only while no worker of the run is alive."""
+        """Remove the half-written files of killed writers. Only while no worker of the run is alive."""
         for folder in (self.path, self.checkpoints):
             for leftover in folder.glob(".*.tmp*"):
                 with suppress(OSError):
@@ -97,12 +98,13 @@ class RunFolder:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside ``path``, of the same suffix; on success it takes the place of ``path``.
+    """Yield a temporary path beside ``path``, with the same suffix; on success it replaces ``path``.
 
-    The file is on disk before it is renamed; on failure nothing is left of it and ``path`` is what it was. The folder
-    must be there: a run folder that was deleted is not to be half made again.
+    The file is on the disk before it is renamed. On failure it is removed, and ``path`` is unchanged. The folder must
+    exist: a run folder that was deleted is not created again.
     """
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    # Writers in containers may share a folder and have the same process id.
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}-{secrets.token_hex(4)}.tmp{path.suffix}")
     try:
         yield temporary
         with temporary.open("rb") as file:
@@ -110,7 +112,7 @@ def atomic_write(path: Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(folder)
     finally:
@@ -118,13 +120,13 @@ def atomic_write(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text file atomically."""
+    """Write a text file atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON file atomically; what is not a finite number becomes ``null``."""
+    """Write a JSON file atomically; NaN and infinities become ``null``."""
     write_text(path, json.dumps(finite(value), indent=2) + "\n")
 
 
@@ -136,11 +138,11 @@ def append_json_line(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """``value`` with NaN and infinities, which JSON does not have, replaced by ``None``."""
+    """Replace NaN and infinities, which JSON does not have, by ``None``."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: finite(one) for key, one in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(one) for one in value]
+        return [finite(item) for item in value]
     return value

@@ -81,7 +81,7 @@ class Recorder:
         values = encode(event)
         kind = values.pop("event")
         if not isinstance(event, _NOT_RECORDED) and (rank == 0 or not isinstance(event, EpochEnd)):
-            self.note(kind, rank=rank, **values)
+            self._append(kind, {"rank": rank} | {name: values[name] for name in values if name != "rank"})
         match event:
             case Ready(replicas):
                 self.ready[rank] = replicas
@@ -108,8 +108,12 @@ class Recorder:
 
         If the disk is full, the line is lost, but the run goes on.
         """
+        self._append(kind, values)
+
+    def _append(self, kind: str, values: Mapping[str, Any]) -> None:
         with suppress(OSError):
-            append_json_line(self._folder.events, {"time": round(self._clock(), 3), "event": kind, **values})
+            line = {"time": round(self._clock(), 3), "event": kind}
+            append_json_line(self._folder.events, line | {name: values[name] for name in values if name not in line})
 
     def _add_epoch(self, line: Mapping[str, Any]) -> None:
         if self._metrics_behind:

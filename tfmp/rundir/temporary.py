@@ -1,9 +1,9 @@
-"""A private temporary folder for what the workers of one attempt leave behind, and the end of abandoned ones.
+"""A private folder for the temporary files of one attempt, and the removal of abandoned ones.
 
-Workers end by ``os._exit``, so nothing of Python's cleaning up happens in them: what they leave goes with this folder.
-A launcher that was killed cannot remove its own: the next one does. Whoever uses a folder holds a lock on a file in
-it, which ends with the process. (Process ids would not do: launchers in containers may share the folder for temporary
-files, and each sees only its own processes.)
+Workers end by ``os._exit``, without Python's clean-up: their temporary files are removed with this folder. A killed
+launcher cannot remove its own folder: the next launcher does. Each user of a folder holds a lock on a file in it, which
+ends with the process. (Process ids would not do: launchers in containers may share the folder for temporary files, but
+each sees only its own processes.)
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pathlib import Path
 
 _NAME = re.compile(r"tfmp-\d+-\w+")
 _LOCK = ".in-use"
-#: A folder without a lock file is as young as this, or abandoned.
+#: A folder without a lock file is abandoned once it is older than this.
 _YOUNG_S = 60.0
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """Make the folder (mode 0700) and remove it at the end; remove those of launchers that are dead.
+    """Create the folder (mode 0700) and remove it at the end; remove those of dead launchers.
 
     Raises:
         OSError: There is no place for temporary files.
@@ -41,10 +41,10 @@ def temporary_folder() -> Iterator[Path]:
 
 @contextmanager
 def in_use(folder: Path) -> Iterator[None]:
-    """Keep other launchers from removing the folder; several may use one."""
+    """Keep other launchers from removing the folder; several may use it."""
     descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        with suppress(OSError):  # a file system without locks: nobody can tell, and nobody will remove it
+        with suppress(OSError):  # a file system without locks: nobody will remove it
             fcntl.flock(descriptor, fcntl.LOCK_SH)
         yield
     finally:

@@ -1,6 +1,6 @@
-"""What happens beside the training loop: progress told to the launcher, TensorBoard files.
+"""Callbacks of tfmp itself: progress for the launcher, and TensorBoard files.
 
-Logs are equal on all workers (see :mod:`tfmp.distribute`), so that what a callback decides from them is decided alike.
+Logs are equal on all workers (see :mod:`tfmp.distribute`), so decisions based on them are the same everywhere.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from tfmp.rundir.layout import RunFolder
 
 Send = Callable[[WorkerEvent], None]
 
-#: Progress is told at most so often; it has no influence on the training.
+#: Minimum time between two progress events. It does not influence the training.
 _PROGRESS_EVERY_S = 0.1
 
 
 class ProgressReporter(keras.callbacks.Callback):
-    """Sends ``progress`` and ``epoch`` events and prints a line an epoch into the worker's log.
+    """Sends ``progress`` and ``epoch`` events and prints one line per epoch to the worker's log.
 
-    The epochs' results also go to ``history``, which a checkpoint keeps.
+    The results of epochs also go to ``history``, which checkpoints keep.
 
-    Three clocks: an epoch's ``seconds`` are those of training steps alone (evaluation and saving left out), and
-    ``samples_per_second`` leaves out the run's first execution too, in which TensorFlow traces and compiles, unless
-    that is the whole epoch.
+    ``seconds`` of an epoch counts training steps only, without evaluation and saving. ``samples_per_second`` also
+    leaves out the first execution of the run, in which TensorFlow traces and compiles, unless it is the whole epoch.
     """
 
     def __init__(
@@ -59,13 +58,13 @@ class ProgressReporter(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Start the epoch's clock."""
         self._epoch = epoch + 1
-        self._step = self._control.steps  # not 0 where a run goes on in the middle of an epoch
+        self._step = self._control.steps  # not 0 if a run resumes in the middle of an epoch
         self._epoch_began = time.perf_counter()
         self._trained_s = self._before_s
         self._warm_from = (self._epoch_began, 0) if self._first_execution_done else None
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Tell how far the epoch is."""
+        """Report the progress of the epoch."""
         now = time.perf_counter()
         step = self._step = self._control.steps
         self._trained_s = self._before_s + now - self._epoch_began
@@ -78,19 +77,19 @@ class ProgressReporter(keras.callbacks.Callback):
             self._send(Progress(self._epoch, step, self._rate(now, step), _numbers(logs)))
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Tell that validation runs."""
+        """Report that validation runs."""
         self._send(Validating(self._epoch))
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Show now and then that validation goes on."""
+        """Report from time to time that validation still runs."""
         now = time.perf_counter()
         if now - self._last_sent >= _PROGRESS_EVERY_S:
             self._last_sent = now
             self._send(Validating(self._epoch))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Send the epoch's results and print them into the log."""
-        # Less than the epoch's steps where a callback ended it.
+        """Send the results of the epoch and print them to the log."""
+        # Fewer than the epoch's steps if a callback ended it.
         rate = self._rate(self._epoch_began + self._trained_s - self._before_s, self._step)
         if rate is None and self._trained_s > 0:
             rate = self._step / self._steps * self._samples / self._trained_s
@@ -111,15 +110,15 @@ class ProgressReporter(keras.callbacks.Callback):
         self._send(result)
 
     def state_dict(self) -> dict[str, Any]:
-        """Seconds of training that the running epoch has taken."""
+        """Seconds of training in the current epoch."""
         return {"trained_s": self._trained_s}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Count on from there."""
+        """Continue counting from there."""
         self._before_s = float(state["trained_s"])
 
     def _rate(self, now: float, step: int) -> float | None:
-        """Samples per second of all workers since the epoch began, the first execution of the run left out."""
+        """Samples per second of all workers since the epoch began, without the first execution of the run."""
         if self._warm_from is None:
             return None
         since, from_step = self._warm_from
@@ -136,8 +135,10 @@ _SCALAR = tf.compat.v1.SummaryMetadata(
 
 
 class TensorBoardFiles(keras.callbacks.Callback):
-    """One event file for training and one for validation, written by the chief alone (several writers in one folder
-    make curves jump: tensorboard #1011)."""
+    """One event file for training and one for validation, written only by the chief.
+
+    With several writers in one folder, curves jump (tensorboard #1011).
+    """
 
     def __init__(self, folder: RunFolder) -> None:
         super().__init__()

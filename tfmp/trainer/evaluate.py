@@ -1,4 +1,4 @@
-"""Evaluation of a saved model in one process, with plain Keras: what a run's ``val_accuracy`` must equal."""
+"""Evaluation of a saved model in one process with plain Keras; equals the ``val_accuracy`` of its run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
+import tensorflow as tf
 
 from tfmp.config import load_run_config
 from tfmp.data.cache import open_cached
 from tfmp.errors import TfmpError
 from tfmp.events import EvaluationResult, Ready, UserError
 from tfmp.rundir.layout import RunFolder
+from tfmp.trainer.model import load_function, set_precision
 
 if TYPE_CHECKING:
     from tfmp.events import EventChannel
@@ -22,7 +25,7 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
     """Evaluate ``payload["run_dir"]``'s model on the data set of ``payload["data_header"]``; send a ``result`` event.
 
     Raises:
-        SystemExit: With exit code 1 after an error the user can act on was reported.
+        SystemExit: With exit code 1, after reporting an error that the user can fix.
     """
     try:
         channel.send(Ready())
@@ -40,12 +43,6 @@ def evaluate(folder: RunFolder, data_header: str) -> dict[str, float]:
     Raises:
         TfmpError: The model cannot be loaded, or was saved without a loss.
     """
-    import keras
-    import tensorflow as tf
-
-    from tfmp.trainer.factory import load_function
-    from tfmp.trainer.model import set_precision
-
     config = load_run_config(folder.config)
     set_precision(config.training.precision)
     if config.model.factory is not None:

@@ -1,4 +1,4 @@
-"""The worker's side of ``--inject-fault``: does the damage."""
+"""Fault injection (``--inject-fault``) in a worker."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tfmp.events import CheckpointFailed, CheckpointSaved, Saving, WorkerEvent
 Send = Callable[[WorkerEvent], None]
 
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
-_MOUTHFUL_BYTES = 32 * 1024 * 1024
-_MOST_MEALS = 4096
+_CHUNK_BYTES = 32 * 1024 * 1024
+_MAX_CHUNKS = 4096
 _SMALL_FILE_BYTES = 4096
 
 
 class FaultInjector(keras.callbacks.Callback):
-    """Strikes this worker as ordered.
+    """Injects the requested faults into this worker.
 
     Args:
-        orders: Those of :class:`tfmp.agent.failures.injection.Fault` that are for this worker, as JSON values.
-        control: Says how far the epoch is.
+        orders: The :class:`tfmp.agent.failures.injection.Fault` objects for this worker, as JSON values.
+        control: Knows the progress of the epoch.
         steps_per_epoch: Steps of an epoch.
         checkpoints: Folder of the checkpoints.
     """
@@ -45,12 +45,12 @@ class FaultInjector(keras.callbacks.Callback):
         self._epoch = self._step = 0
         self._step_began_s = 0.0
         self._size_limit: tuple[int, int] | None = None
-        self._meals: list[Any] = []
+        self._chunks: list[Any] = []
         self.finish_saving: Callable[[], None] = lambda: None
-        """Waits until all before is on the disk, so that a fault hits the checkpoint that it is meant for."""
+        """Waits until earlier checkpoints are on disk, so that the fault hits the intended one."""
 
-    def strike(self, moment: str) -> None:
-        """Do what is ordered for this moment."""
+    def inject(self, moment: str) -> None:
+        """Inject the faults for this moment."""
         for order in list(self._orders):
             if order["moment"] == moment and (moment == "start" or self._step >= order["step"]):
                 if order["kind"] != "slow":
@@ -59,21 +59,21 @@ class FaultInjector(keras.callbacks.Callback):
                 self._do(order)
 
     def watching(self, send: Send) -> Send:
-        """A ``send`` that strikes while a checkpoint is saved."""
+        """A ``send`` that injects faults while a checkpoint is saved."""
 
-        def send_and_strike(event: WorkerEvent) -> None:
+        def send_and_inject(event: WorkerEvent) -> None:
             send(event)
             if isinstance(event, Saving):
-                self.strike("saving")
+                self.inject("saving")
             elif self._size_limit is not None and isinstance(event, (CheckpointSaved, CheckpointFailed)):
                 resource.setrlimit(resource.RLIMIT_FSIZE, self._size_limit)
                 self._size_limit = None
 
-        return send_and_strike
+        return send_and_inject
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """The last moment before the first step."""
-        self.strike("start")
+        """Inject faults before the first step."""
+        self.inject("start")
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Note the epoch."""
@@ -84,13 +84,13 @@ class FaultInjector(keras.callbacks.Callback):
         self._step_began_s = time.perf_counter()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """After a step."""
+        """Inject faults after a step."""
         self._step = self._epoch * self._steps_per_epoch + self._control.steps
-        self.strike("step")
+        self.inject("step")
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """In a validation."""
-        self.strike("validation")
+        """Inject faults during a validation."""
+        self.inject("validation")
 
     def _do(self, order: Mapping[str, Any]) -> None:
         kind = order["kind"]
@@ -103,8 +103,8 @@ class FaultInjector(keras.callbacks.Callback):
         elif kind == "slow":
             time.sleep((order["value"] - 1.0) * (time.perf_counter() - self._step_began_s))
         elif kind == "oom":
-            while len(self._meals) < _MOST_MEALS:
-                self._meals.append(np.ones(_MOUTHFUL_BYTES, np.uint8))
+            while len(self._chunks) < _MAX_CHUNKS:
+                self._chunks.append(np.ones(_CHUNK_BYTES, np.uint8))
         elif kind == "corrupt-checkpoint":
             self.finish_saving()
             for path in sorted(self._checkpoints.glob("step-*.npz"))[-1:]:

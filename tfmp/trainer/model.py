@@ -1,20 +1,25 @@
-"""From the configuration to Keras objects: precision, optimizer, learning-rate schedule, compiled model.
+"""From the configuration to Keras objects: precision, optimizer, learning-rate schedule, compiled model, callbacks.
 
-Only classes that Keras itself ships go into the model, so that ``model.keras`` loads where tfmp is not installed.
+A model or a callback may be the user's: a function named as ``package.module:function``. tfmp itself puts only classes
+that Keras ships into the model, so that ``model.keras`` loads where tfmp is not installed.
 """
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from tfmp.errors import TfmpError
-from tfmp.trainer.factory import build_from_factory
-from tfmp.trainer.mlp import build_mlp
 
 if TYPE_CHECKING:
-    from tfmp.config.schema import RunConfig, TrainingConfig
+    from tfmp.config.schema import ModelConfig, RunConfig, TrainingConfig
 
 
 def set_precision(precision: str) -> None:
@@ -22,7 +27,7 @@ def set_precision(precision: str) -> None:
     if precision in ("float32", "float64"):
         keras.config.set_floatx(precision)
     keras.config.set_dtype_policy(precision)
-    # Also read from ~/.keras/keras.json, which is no part of the run's configuration.
+    # Keras also reads these from ~/.keras/keras.json, which does not belong to the run's configuration.
     keras.config.set_epsilon(1e-7)
     keras.config.set_image_data_format("channels_last")
 
@@ -60,7 +65,7 @@ def build_optimizer(training: TrainingConfig, total_steps: int) -> Any:
 def build_model(config: RunConfig, input_shape: tuple[int, ...], classes: int, total_steps: int) -> Any:
     """Build and compile the model. Call inside ``strategy.scope()``.
 
-    A factory may return a compiled model; then its own optimizer, loss and metrics are used.
+    A factory may return a compiled model, which keeps its optimizer, loss and metrics.
 
     Args:
         config: The run.
@@ -79,7 +84,7 @@ def build_model(config: RunConfig, input_shape: tuple[int, ...], classes: int, t
         model.compile(
             optimizer=build_optimizer(config.training, total_steps),
             loss=config.training.loss,
-            # weighted, so that padding can be weighed out inside the compiled step
+            # weighted, so that padding gets weight zero inside the compiled step
             weighted_metrics=list(config.training.metrics),
             jit_compile=False,  # the bridge compiles forward and backward itself (training.jit_compile)
         )
@@ -88,24 +93,121 @@ def build_model(config: RunConfig, input_shape: tuple[int, ...], classes: int, t
     return model
 
 
-def _check_it_can_be_saved(model: Any, factory: str) -> None:
-    """Refuse at once a model that cannot be written at the end of the run.
+def build_mlp(config: ModelConfig, input_shape: tuple[int, ...], classes: int) -> Any:
+    """Build the MLP: flatten, hidden Dense layers, softmax over the classes.
+
+    Input shape:
+        [batch, *input_shape], floating, scaled to 0..1.
+
+    Output shape:
+        [batch, classes], float32 or float64 probabilities (never half precision: a softmax in float16 loses small
+        values).
+
+    Args:
+        config: Units, activation, dropout, batch normalisation and L2 penalty of the hidden layers.
+        input_shape: Shape of one sample.
+        classes: Number of classes.
+    """
+    # Fixed names, so that weights can be found by name whatever the process built before.
+    layers: list[Any] = [keras.layers.Input(input_shape, name="image")]
+    if len(input_shape) != 1:
+        layers.append(keras.layers.Flatten(name="flatten"))
+    for i, units in enumerate(config.units, start=1):
+        penalty = keras.regularizers.L2(config.l2) if config.l2 else None
+        layers.append(keras.layers.Dense(units, kernel_regularizer=penalty, name=f"hidden_{i}"))
+        if config.batch_normalization:
+            layers.append(keras.layers.BatchNormalization(name=f"normalization_{i}"))
+        layers.append(keras.layers.Activation(config.activation, name=f"activation_{i}"))
+        if config.dropout:
+            layers.append(keras.layers.Dropout(config.dropout, name=f"dropout_{i}"))
+    penalty = keras.regularizers.L2(config.l2) if config.l2 else None
+    layers.append(keras.layers.Dense(classes, kernel_regularizer=penalty, name="logits"))
+    output_dtype = "float64" if keras.config.floatx() == "float64" else "float32"
+    layers.append(keras.layers.Activation("softmax", dtype=output_dtype, name="probabilities"))
+    return keras.Sequential(layers, name="mlp")
+
+
+def load_function(reference: str, key: str) -> Callable[..., Any]:
+    """Import the function that ``reference`` names, also from the current directory.
+
+    Args:
+        reference: ``package.module:function``.
+        key: Its configuration key, for errors.
 
     Raises:
-        TfmpError: A layer or the model has no configuration of its own.
+        TfmpError: The module or the function cannot be imported.
+    """
+    module_name, _, name = reference.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        traceback.print_exc()
+        raise TfmpError(
+            f"importing {module_name} failed: {type(error).__name__}: {error}",
+            where=f"{key}: {reference}",
+            hint=f"python -c 'import {module_name}' in {here} must work",
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        found = sorted(n for n, value in vars(module).items() if inspect.isfunction(value))
+        raise TfmpError(
+            f"expected a function {name!r} in {module_name}, found {', '.join(found) or 'no function'}",
+            where=f"{key}: {reference}",
+        )
+    return function
+
+
+def build_from_factory(reference: str, input_shape: tuple[int, ...], classes: int) -> Any:
+    """Build the user's model. Call inside ``strategy.scope()``.
+
+    Args:
+        reference: ``package.module:function``. The function receives ``input_shape`` and ``classes`` if it has
+            parameters of these names.
+        input_shape: Shape of one sample.
+        classes: Number of classes.
+
+    Returns:
+        A Keras model, compiled or not.
+
+    Raises:
+        TfmpError: The function cannot be imported or does not return a Keras model.
+    """
+    function = load_function(reference, "model.factory")
+    known = {"input_shape": input_shape, "classes": classes}
+    parameters = inspect.signature(function).parameters.values()
+    takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    named = {p.name for p in parameters}
+    model = function(**{name: value for name, value in known.items() if takes_all or name in named})
+    if not isinstance(model, keras.Model):
+        raise TfmpError(
+            f"expected a keras.Model, received {type(model).__name__}",
+            where=f"model.factory: {reference}",
+            hint="return the model from the function",
+        )
+    return model
+
+
+def _check_it_can_be_saved(model: Any, factory: str) -> None:
+    """Refuse a model that cannot be saved at the end of the run.
+
+    Raises:
+        TfmpError: A layer or the model has no configuration.
     """
     try:
         keras.saving.serialize_keras_object(model)
     except Exception as error:
-        words = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise TfmpError(
-            f"the model could not be saved after the training: {words[:300]}",
+            f"the model could not be saved after the training: {reason[:300]}",
             where=f"model.factory: {factory}",
             hint="give its class a get_config(), and register it with keras.saving.register_keras_serializable()",
         ) from error
 
 
-#: What ``compile`` decides: without effect on a model that comes compiled.
+#: Settings of ``compile``, without effect on a model that is already compiled.
 _COMPILED_KEYS = (
     "optimizer", "learning_rate", "schedule", "warmup_steps", "final_learning_rate_fraction", "momentum",
     "weight_decay", "clipnorm", "global_clipnorm", "clipvalue", "loss", "metrics",
@@ -125,9 +227,7 @@ def _check_nothing_is_ignored(config: RunConfig) -> None:
 
 
 def build_callbacks(training: TrainingConfig) -> list[Any]:
-    """Keras callbacks that the configuration asks for (they act on logs that are equal on all workers)."""
-    from tfmp.trainer.factory import load_function
-
+    """The Keras callbacks in the configuration. They act on logs, which are equal on all workers."""
     callbacks: list[Any] = []
     if training.plateau_patience is not None:
         callbacks.append(

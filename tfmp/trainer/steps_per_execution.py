@@ -1,4 +1,4 @@
-"""How many steps one call into TensorFlow holds, where the configuration leaves it open and the plan could not know."""
+"""Steps per execution for user code, which the plan does not know."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import keras
 
+from tfmp.distribute import keras_hooks
 from tfmp.planning.batches import most_steps_per_execution
 
 _BATCH_HOOKS = (
@@ -17,7 +18,7 @@ _BATCH_HOOKS = (
 
 
 def acts_on_batches(callback: Any) -> bool:
-    """Whether a callback of the user's own does something at every batch. Keras's own are fine with executions."""
+    """Whether a user callback does something at every batch. Keras's own callbacks work with executions."""
     if any(name in vars(callback) for name in _BATCH_HOOKS):  # as LambdaCallback has them
         return True
     bases = type(callback).__mro__
@@ -26,19 +27,19 @@ def acts_on_batches(callback: Any) -> bool:
 
 
 def work_per_row(model: Any) -> int | None:
-    """Parameters of a model, each as often as a sample uses it; ``None`` where the layers' shapes are not known.
+    """Parameters of a model, each counted as often as a sample uses it; ``None`` if the shapes of layers are unknown.
 
     Args:
         model: A built Keras model. A convolution uses its kernel at every position, a recurrent layer at every step.
     """
     work = 0
-    for layer in model._flatten_layers(include_self=False):
-        own = [variable for inner in (layer._trainable_variables, layer._non_trainable_variables) for variable in inner]
+    for layer in keras_hooks.all_layers(model):
+        own = keras_hooks.own_variables(layer)
         if not own:
             continue
         try:
             shapes = [tensor.shape for tensor in keras.tree.flatten([layer.input, layer.output])]
-        except (AttributeError, ValueError):  # called with other than Keras's symbols: a subclassed model
+        except (AttributeError, ValueError):  # not called with symbolic tensors: a subclassed model
             return None
         if any(size is None for shape in shapes for size in shape[1:]):
             return None
@@ -48,15 +49,15 @@ def work_per_row(model: Any) -> int | None:
 
 
 def steps_for_user_code(model: Any | None, callbacks: Iterable[Any], planned: int, rows: int) -> int:
-    """Return the steps of an execution for a model or callbacks that the plan knows nothing of.
+    """Return the steps of an execution for a user's model or callbacks.
 
-    The same on every worker: a function of the code that all of them run.
+    It depends only on the code, so it is the same on every worker.
 
     Args:
-        model: The user's own model, built; ``None`` for the built-in one.
-        callbacks: The user's own.
-        planned: What the plan chose: not more than that.
-        rows: Rows that a replica computes in a step.
+        model: The user's model, built; ``None`` for the built-in one.
+        callbacks: The user's callbacks.
+        planned: The steps that the plan chose: the maximum.
+        rows: Rows per replica and step.
     """
     if any(map(acts_on_batches, callbacks)):
         return 1

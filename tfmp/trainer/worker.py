@@ -1,8 +1,7 @@
-"""One worker's life: join, build, fit, evaluate, save, leave.
+"""One worker of a training: join, build, fit, save, leave.
 
-The whole interface is (what to do, where to tell): :func:`main` is called in the forked worker process with the
-launcher's payload and an event channel. The chief (rank 0) alone writes into the run folder; what must be read
-together is read by all workers at the same point.
+:func:`main` runs in the forked worker process, with the launcher's payload and an event channel. Only the chief (rank
+0) writes to the run folder. State that workers must read together is read by all of them at the same point.
 """
 
 from __future__ import annotations
@@ -13,22 +12,36 @@ import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfmp.checkpoint.format import load_checkpoint
+import keras
+import tensorflow as tf
+
+from tfmp.checkpoint.callback import CheckpointCallback, CheckpointPolicy, ResumableCallbackList, StopAgreed
+from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
+from tfmp.checkpoint.format import Checkpoint, load
 from tfmp.config import RunConfig
 from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
+from tfmp.distribute import StrategySpec, bridge, build_strategy
 from tfmp.distribute.control import FitControl
+from tfmp.distribute.feed import Feed, FeedPlan
+from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
+from tfmp.distribute.reducers import HostsReducer, LeaderRing, Reducer, SharedMemoryReducer
+from tfmp.distribute.shm import SharedMemoryGroup
 from tfmp.errors import EXIT_TERMINATED, TfmpError
 from tfmp.events import FailedAfter, LeftOnRequest, ModelSaved, Ready, UserError, WeightsDigest
 from tfmp.planning.host import available_cores
 from tfmp.planning.task import ShmJoin, WorkerTask
 from tfmp.rundir.layout import RunFolder
+from tfmp.trainer.callbacks import ProgressReporter, Send, TensorBoardFiles
+from tfmp.trainer.faults import FaultInjector
+from tfmp.trainer.model import build_callbacks, build_model, set_precision
+from tfmp.trainer.steps_per_execution import steps_for_user_code
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
-    from tfmp.distribute.reducers import Reducer
     from tfmp.events import EventChannel
 
 _LAUNCHERS_FIRST_S = 10.0
@@ -38,10 +51,10 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
     """Train as one worker of the cluster that ``TF_CONFIG`` describes.
 
     Raises:
-        SystemExit: With exit code 1 after an error the user can act on was reported; with 143 where this or another
-            worker was asked to stop.
+        SystemExit: With exit code 1, after reporting an error that the user can fix; with 143 if this or another worker
+            was asked to stop.
     """
-    tempfile.tempdir = None  # the fork server has its own: this worker's folder goes with the attempt
+    tempfile.tempdir = None  # the fork server has its own; this worker's folder is removed with the attempt
     control = FitControl()
     try:
         train(WorkerTask.from_json(payload), channel, control)
@@ -50,49 +63,78 @@ def main(payload: dict[str, Any], channel: EventChannel) -> None:
         print(error.render(), file=sys.stderr, flush=True)
         raise SystemExit(error.exit_code) from None
     except Exception:
-        # Progress is told now and then only; that two attempts failed at the same step must be known exactly.
+        # Progress events are sparse, but the launcher must know whether two attempts failed at the same step.
         channel.send(FailedAfter(control.steps))
         raise
 
 
 def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
-    """Build, fit, evaluate and save one run, as one of its workers."""
-    import keras
-    import tensorflow as tf
+    """Run one training, from its start or a checkpoint, as one of its workers."""
+    folder, config = RunFolder(task.run_dir), task.config
+    resume = load(task.resume.path, verified=task.resume.digest) if task.resume else None
+    strategy = _build_strategy(task, config)
+    # After the strategy, which replaces any SIGTERM handler with one in C++ that ignores the signal.
+    signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
+    print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
+    channel.send(Ready(strategy.num_replicas_in_sync))
 
-    from tfmp.checkpoint.callback import CheckpointPolicy, Checkpoints, StopAgreed, TrainingLoop
-    from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
-    from tfmp.distribute import StrategySpec, bridge, build_strategy
-    from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
-    from tfmp.trainer.callbacks import ProgressReporter, TensorBoardFiles
-    from tfmp.trainer.faults import FaultInjector, Send
-    from tfmp.trainer.model import build_callbacks, build_model, set_precision
+    setup = _build(task, config, strategy, control)
+    history = list(resume.facts["history"]) if resume else []
+    checkpoints = _add_callbacks(setup, task, config, folder, control, history, channel.send)
+    try:
+        _fit(setup, task, config, strategy, control, resume, history)
+    except StopAgreed:
+        channel.send(LeftOnRequest(control.stop_wanted))
+        _leave_together(strategy)
+        raise SystemExit(EXIT_TERMINATED) from None
+    finally:
+        checkpoints.finish()
+    _save(setup.model, task, strategy, folder, channel)
+    _leave_together(strategy)
 
-    folder = RunFolder(task.run_dir)
-    config, layout, on_gpus = task.config, task.layout, task.device == "gpu"
-    chief = task.rank == 0
-    resume = load_checkpoint(task.resume) if task.resume else None
+
+@dataclass(frozen=True)
+class _Setup:
+    """What a training works with.
+
+    Attributes:
+        model: The bridged model.
+        callbacks: The callbacks of ``fit``.
+        feed: The training data.
+        validation_feed: The validation data.
+        validation_steps: Steps of one validation.
+    """
+
+    model: Any
+    callbacks: list[Any]
+    feed: Feed
+    validation_feed: Feed
+    validation_steps: int
+
+
+def _build_strategy(task: WorkerTask, config: RunConfig) -> tf.distribute.Strategy:
+    """Join the other workers. Call before anything else that starts TensorFlow's runtime."""
+    on_gpus = task.device == "gpu"
     spec = StrategySpec(
-        kind=layout.kind,
-        replicas=layout.replicas,
-        local_devices=layout.devices_per_worker,
+        kind=task.layout.kind,
+        replicas=task.layout.replicas,
+        local_devices=task.layout.devices_per_worker,
         gpus=on_gpus,
         collective=task.collective.communication,
     )
     if task.compiled != "none" and not on_gpus:
         compute_in_order()
-    # The launchers notice silence first: they know whose it is.
+    # The launchers detect silence first: they know the silent worker.
     with peers_may_be_silent_for(config.cluster.heartbeat_timeout_s + _LAUNCHERS_FIRST_S):
-        # The strategy comes before anything else that touches TensorFlow.
         strategy = build_strategy(spec)
     if on_gpus:
-        # On CPUs results repeat to the bit as they are; on GPUs only with deterministic kernels.
+        # CPU results are deterministic; GPU results only with deterministic kernels.
         tf.config.experimental.enable_op_determinism()
-    # Building it replaced any handler of SIGTERM by one in C++ that ignores the signal: ours comes after.
-    signal.signal(signal.SIGTERM, lambda *_: setattr(control, "stop_wanted", True))
-    print(f"tfmp: worker {task.rank} pid {os.getpid()} replicas: {strategy.num_replicas_in_sync}", flush=True)
-    channel.send(Ready(strategy.num_replicas_in_sync))
+    return strategy
 
+
+def _build(task: WorkerTask, config: RunConfig, strategy: tf.distribute.Strategy, control: FitControl) -> _Setup:
+    """Build the model, its data and the configured callbacks, and bridge the model."""
     set_precision(config.training.precision)
     keras.utils.set_random_seed(config.training.seed)
     arrays = open_cached(str(task.data_header))
@@ -112,19 +154,30 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
             reducer=reducer,
             control=control,
         )
+    return _Setup(model, callbacks, feed, validation_feed, validation_steps)
 
-    epochs, steps = config.training.epochs, task.steps_per_epoch
-    history = list(resume.facts["history"]) if resume else []
+
+def _add_callbacks(
+    setup: _Setup,
+    task: WorkerTask,
+    config: RunConfig,
+    folder: RunFolder,
+    control: FitControl,
+    history: list[dict[str, Any]],
+    send: Send,
+) -> CheckpointCallback:
+    """Add tfmp's callbacks to the user's. Return the last one, which saves after all others have acted."""
+    chief, steps = task.rank == 0, task.steps_per_epoch
     if chief and config.run.tensorboard:
-        callbacks.append(TensorBoardFiles(folder))
-    callbacks.append(
+        setup.callbacks.append(TensorBoardFiles(folder))
+    setup.callbacks.append(
         ProgressReporter(
-            channel.send,
+            send,
             control,
             history,
-            epochs=epochs,
+            epochs=config.training.epochs,
             steps_per_epoch=steps,
-            samples_per_epoch=feed.samples_per_epoch,
+            samples_per_epoch=setup.feed.samples_per_epoch,
         )
     )
     policy = CheckpointPolicy(
@@ -132,77 +185,83 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
         enabled=config.run.checkpoints,
         every_s=config.run.checkpoint_every_s,
         chief=chief,
-        facts={"settings": identity(config), "collective": task.collective.name, "replicas": layout.replicas},
+        facts={"settings": identity(config), "collective": task.collective.name, "replicas": task.layout.replicas},
     )
-    send: Send = channel.send
-    drills = None
+    injector = None
     if task.faults:
-        drills = FaultInjector(list(task.faults), control, steps, folder.checkpoints)
-        send = drills.watching(channel.send)
-        callbacks.append(drills)
-    checkpoints = Checkpoints(policy, control, send, steps_per_epoch=steps)
-    if drills is not None:
-        drills.finish_saving = checkpoints.finish
-    callbacks.append(checkpoints)
+        injector = FaultInjector(list(task.faults), control, steps, folder.checkpoints)
+        send = injector.watching(send)
+        setup.callbacks.append(injector)
+    checkpoints = CheckpointCallback(policy, control, send, steps_per_epoch=steps)
+    if injector is not None:
+        injector.finish_saving = checkpoints.finish
+    setup.callbacks.append(checkpoints)
+    return checkpoints
+
+
+def _fit(
+    setup: _Setup,
+    task: WorkerTask,
+    config: RunConfig,
+    strategy: tf.distribute.Strategy,
+    control: FitControl,
+    resume: Checkpoint | None,
+    history: list[dict[str, Any]],
+) -> None:
+    """Train until the last epoch is done or a callback stops the training."""
+    epochs, steps = config.training.epochs, task.steps_per_epoch
     first_epoch, first_step = 0, 0
     if resume is not None:
         print(f"tfmp: worker {task.rank} resumes at {resume.describe()}", flush=True)
-        # A run that had stopped early has nothing left to train.
+        # If the run stopped early, nothing is left to train.
         first_epoch, first_step = (epochs, 0) if resume.facts["stopped"] else (resume.epoch, resume.step)
-    try:
-        model.fit(
-            feed.dataset(strategy, start=(first_epoch, first_step)),
-            initial_epoch=first_epoch,
-            epochs=epochs,
-            steps_per_epoch=steps,
-            shuffle=False,
-            verbose=0,
-            callbacks=TrainingLoop(
-                callbacks, control, resume, model=model, epochs=epochs, steps_per_epoch=steps, history=history
-            ),
-            validation_data=validation_feed.dataset(strategy, repeat_epoch=True),
-            validation_steps=validation_steps,
-            validation_freq=config.training.validation_every or [epochs],
-        )
-    except StopAgreed:
-        channel.send(LeftOnRequest(control.stop_wanted))
-        _leave_together(strategy)
-        raise SystemExit(EXIT_TERMINATED) from None
-    finally:
-        checkpoints.finish()
+    setup.model.fit(
+        setup.feed.dataset(strategy, start=(first_epoch, first_step)),
+        initial_epoch=first_epoch,
+        epochs=epochs,
+        steps_per_epoch=steps,
+        shuffle=False,
+        verbose=0,
+        callbacks=ResumableCallbackList(
+            setup.callbacks, control, resume, model=setup.model, epochs=epochs, steps_per_epoch=steps, history=history
+        ),
+        validation_data=setup.validation_feed.dataset(strategy, repeat_epoch=True),
+        validation_steps=setup.validation_steps,
+        validation_freq=config.training.validation_every or [epochs],
+    )
 
+
+def _save(
+    model: Any, task: WorkerTask, strategy: tf.distribute.Strategy, folder: RunFolder, channel: EventChannel
+) -> None:
+    """Read the model's state on all workers together; the chief writes it."""
     state = read_state(model, strategy)
     digest = weights_sha256(weight_values(model, state))
     print(f"tfmp: worker {task.rank} weights_sha256 {digest}", flush=True)
-    if chief:
+    if task.rank == 0:
         began = time.perf_counter()
         folder.require()
         save_model(model, state, folder.model)
         channel.send(ModelSaved(str(folder.model), time.perf_counter() - began))
     channel.send(WeightsDigest(digest))
-    _leave_together(strategy)
 
 
 def _steps_per_execution(config: RunConfig, task: WorkerTask, model: Any, callbacks: list[Any]) -> int:
-    """What the configuration says or the plan chose; less where code of the user's own calls for it."""
-    from tfmp.trainer.steps_per_execution import steps_for_user_code
-
+    """Steps as configured or planned; fewer if user code needs it."""
     if config.training.steps_per_execution is not None:
         return task.steps_per_execution
     rows = -(-config.training.batch_size // task.layout.replicas)
     own_model = model if config.model.factory else None
     steps = steps_for_user_code(own_model, callbacks, task.steps_per_execution, rows)
     if steps != task.steps_per_execution:
-        print(f"tfmp: steps per execution: {steps}, for code of your own", flush=True)
+        print(f"tfmp: steps per execution: {steps}, because of user code", flush=True)
     return steps
 
 
 def _feeds(
     config: RunConfig, task: WorkerTask, arrays: DatasetArrays, steps_per_execution: int
-) -> tuple[Any, Any, int]:
+) -> tuple[Feed, Feed, int]:
     """The training feed, the validation feed and the number of validation steps."""
-    from tfmp.distribute.feed import Feed, FeedPlan
-
     data, training, layout = config.data, config.training, task.layout
     train_images, train_labels = arrays.train.images[: data.limit_train], arrays.train.labels[: data.limit_train]
     images = arrays.validation.images[: data.limit_validation]
@@ -229,11 +288,7 @@ def _feeds(
 
 
 def _shared_memory(task: WorkerTask, shm: ShmJoin, model: Any, strategy: Any) -> Reducer:
-    """Join the other workers of this host, with room for the model's gradient in one piece."""
-    from tfmp.distribute.hosts import HostsReducer, LeaderRing
-    from tfmp.distribute.reducers import SharedMemoryReducer
-    from tfmp.distribute.shm import SharedMemoryGroup
-
+    """Join the other workers of this host in memory that holds the model's whole gradient."""
     gradient_bytes = sum(v.shape.num_elements() * v.value.dtype.size for v in model.trainable_weights)
     group = SharedMemoryGroup.join(
         shm.directory,
@@ -250,20 +305,19 @@ def _shared_memory(task: WorkerTask, shm: ShmJoin, model: Any, strategy: Any) ->
 
 
 def _leave_together(strategy: Any) -> None:
-    """Wait until every worker is here: the chief has saved by then, and nobody takes a leaving peer for a dead one.
+    """Wait until every worker is here, so that no worker mistakes a leaving peer for a dead one.
 
-    A peer that is out of the barrier may end its process while this worker's last exchange with it is under way. It
-    has passed the barrier then, or it died, which its launcher sees: either way there is nothing left to wait for.
+    A peer may leave the barrier and exit while this worker's last exchange with it is under way. Then it has passed the
+    barrier, or it died and its launcher notices. Either way there is nothing left to wait for.
     """
-    import tensorflow as tf
 
     @tf.function(autograph=False)
     def meet() -> Any:
-        def one() -> Any:
+        def all_reduce() -> Any:
             context = tf.distribute.get_replica_context()
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.constant(1.0))
 
-        return strategy.run(one)
+        return strategy.run(all_reduce)
 
     with suppress(tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError):
         strategy.experimental_local_results(meet())[0].numpy()

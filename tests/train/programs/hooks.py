@@ -80,6 +80,15 @@ def worker_1_stops_alone() -> keras.callbacks.Callback:
     return Stop()
 
 
+def worker_1_stops_alone_at_an_epochs_end() -> keras.callbacks.Callback:
+    class Stop(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if _rank() == 1:
+                self.model.stop_training = True
+
+    return Stop()
+
+
 def all_stop_at_the_third_batch() -> keras.callbacks.Callback:
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

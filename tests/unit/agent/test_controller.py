@@ -33,7 +33,6 @@ from tfmp.events import (
     LeftOnRequest,
     Progress,
     Ready,
-    TrainingStopped,
     UncaughtException,
     UserError,
     Validating,
@@ -52,18 +51,20 @@ PORT_TAKEN = "UNKNOWN: Could not start gRPC server"
 class FakeWorkload:
     """Workers of a training whose last checkpoint is of the given step."""
 
-    def __init__(self, checkpoints: Sequence[int | TfmpError], hang_timeout_s: float | None) -> None:
+    def __init__(self, checkpoints: Sequence[int], hang_timeout_s: float | None, gone: TfmpError | None) -> None:
         self.begun = 0
         self.ended = 0
         self.ready = 0
         self._checkpoints = list(checkpoints)
         self._hang_timeout_s = hang_timeout_s
+        self._gone = gone
+
+    def check(self) -> None:
+        if self._gone is not None:
+            raise self._gone
 
     def rewind(self) -> int:
-        step = self._checkpoints.pop(0) if self._checkpoints else 0
-        if isinstance(step, TfmpError):
-            raise step
-        return step
+        return self._checkpoints.pop(0) if self._checkpoints else 0
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:
@@ -112,7 +113,8 @@ class History:
         *scripts: Script,
         max_restarts: int = 3,
         ports_are_free: bool = True,
-        checkpoints: Sequence[int | TfmpError] = (),
+        checkpoints: Sequence[int] = (),
+        gone: TfmpError | None = None,
         hang_timeout_s: float | None = None,
         start_timeout_s: float | None = None,
         signal_while_waiting: int | None = None,
@@ -121,7 +123,7 @@ class History:
         self._clock = clock = Clock()
         policy = StopPolicy(10.0, 0.2, 0.4, start_timeout_s)
         self.group = FakeGroup(clock, scripts, policy, signal_while_waiting, tick_s)
-        self.workload = FakeWorkload(checkpoints, hang_timeout_s)
+        self.workload = FakeWorkload(checkpoints, hang_timeout_s, gone)
         self.reporter = FakeReporter()
         restarts = RestartPolicy(max_restarts, ports_are_free=ports_are_free)
         self.controller = Controller(self.group, self.workload, restarts, self.reporter, clock)
@@ -382,15 +384,6 @@ def test_workers_stopped_because_another_failed_are_taken_along() -> None:
     assert run.reporter.end.taken_along == "taken along: worker 1 (stopped by tfmp), worker 2 (stopped by tfmp)"
 
 
-def test_a_callback_that_stops_one_worker_alone_is_named() -> None:
-    alone = training((1.0, Sends(1, TrainingStopped(20))), stacks={0: WAITING, 1: stack("meet"), 2: WAITING})
-    run = History(alone, done()).play()
-    assert (run.attempts, run.reporter.end.cause, run.reporter.end.culprits) == (1, "error", (1,))
-    what = "a callback of worker 1 stopped the training after step 20, workers 0, 2 go on"
-    assert run.reporter.end.to_error().what == what
-    assert run.took_s < 8.0, "long before anyone calls it a hang"
-
-
 def test_an_older_checkpoint_costs_the_steps_since() -> None:
     """The newest may be damaged: what :meth:`rewind` finds counts."""
     run = History(fails(1, KILLED, at=90), done(), checkpoints=[25]).play()
@@ -399,7 +392,8 @@ def test_an_older_checkpoint_costs_the_steps_since() -> None:
 
 
 def test_a_run_folder_that_is_gone_ends_the_run() -> None:
-    run = History(fails(1, KILLED), done(), checkpoints=[TfmpError("the run folder is gone")])
+    gone = TfmpError("the run folder is gone")
+    run = History(fails(1, 1, UserError("cannot write the checkpoint")), done(), gone=gone)
     with pytest.raises(TfmpError, match="the run folder is gone"):
         run.play()
     assert (run.attempts, run.workload.ended) == (1, 1)

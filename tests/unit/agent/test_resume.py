@@ -1,4 +1,4 @@
-"""Going on with a run: its settings, its folder, its record."""
+"""Resuming a run: its settings, its folder, its record, and over several hosts what rank 0 tells the others."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from tfmp.agent import resume
-from tfmp.checkpoint.format import Checkpoint, save_checkpoint
-from tfmp.config import RunConfig, resolve
+from tfmp.checkpoint import format as format_module
+from tfmp.checkpoint.format import Checkpoint, CheckpointHeader, peek, save
+from tfmp.config import Resolved, RunConfig, resolve
 from tfmp.config.identity import changed, identity
-from tfmp.errors import UsageError
+from tfmp.errors import TfmpError, UsageError
 from tfmp.events import decode
+from tfmp.planning.task import ResumeFrom
 from tfmp.rundir import recorder as recorder_module
 from tfmp.rundir.claim import locked
 from tfmp.rundir.layout import RunFolder
@@ -90,14 +92,15 @@ def test_auto_means_the_collective_that_the_run_began_with(
 ) -> None:
     folder = run_in(tmp_path)
     facts = {"replicas": 2, "collective": "ring"}
-    save_checkpoint(folder.checkpoints, Checkpoint(1, 0, 5, [np.zeros(1)], facts))
+    save(folder.checkpoints, Checkpoint(1, 0, 5, facts, arrays=[np.zeros(1)]))
     config = resolve(None, [f"cluster.collective={asked}"]).config
     found = resume.same_collective(config, resume.choose(folder, print), replicas)
     assert found.cluster.collective == expected
 
 
 def test_two_launchers_never_share_a_run_folder(tmp_path: Path) -> None:
-    with locked(RunFolder(tmp_path)), pytest.raises(UsageError, match="going on"), locked(RunFolder(tmp_path)):
+    running = "another tfmp is running in this folder"
+    with locked(RunFolder(tmp_path)), pytest.raises(UsageError, match=running), locked(RunFolder(tmp_path)):
         pass
     with locked(RunFolder(tmp_path)):
         pass
@@ -163,3 +166,148 @@ def test_attempts_are_counted_and_half_written_files_removed(tmp_path: Path) -> 
     folder.remove_temporaries()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".hidden", "checkpoints", "logs"]
     assert list(folder.checkpoints.iterdir()) == []
+
+
+def settings(folder: Path | None, *sets: str) -> Resolved:
+    return resolve(None, [*sets, *([f"run.dir={folder}"] if folder else [])])
+
+
+def a_run(path: Path) -> RunFolder:
+    folder = RunFolder(path)
+    path.mkdir(exist_ok=True)
+    folder.config.write_text(resolve(None, []).to_yaml())
+    return folder
+
+
+def a_checkpoint(folder: RunFolder, epoch: int) -> Path:
+    facts = {"history": [{"epoch": 1}], "collective": "ring", "replicas": 2}
+    return save(folder.checkpoints, Checkpoint(epoch, 0, 10, facts, arrays=[np.arange(3.0)]))
+
+
+def find(
+    resolved: Resolved, folder: Path | None, rank: int = 0, wanted: bool = True
+) -> tuple[resume.EarlierRun, list[str]]:
+    said: list[str] = []
+    return resume.find_earlier(resolved, folder, rank=rank, wanted=wanted, tell=said.append), said
+
+
+def test_without_a_run_it_is_a_new_one_and_rank_0_alone_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert find(settings(folder), folder) == (resume.EarlierRun(), [f"nothing to resume in {folder}: a new run"])
+    assert find(settings(folder), folder, rank=1) == (resume.EarlierRun(), [])
+    assert resume.EarlierRun().to_message() == {}
+
+
+def test_nothing_is_looked_for_unless_wanted(tmp_path: Path) -> None:
+    a_run(tmp_path)
+    assert find(settings(tmp_path), tmp_path, wanted=False) == (resume.EarlierRun(), [])
+
+
+def test_a_run_to_resume_needs_a_folder() -> None:
+    with pytest.raises(UsageError) as caught:
+        find(settings(None), None)
+    assert caught.value.render() == (
+        "error: expected a run folder to resume, received none\n  where: --resume\n  try:   --run-dir DIR names it"
+    )
+
+
+def test_rank_0_names_the_newest_checkpoint_and_the_others_verify_it(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    a_checkpoint(folder, 1)
+    path = a_checkpoint(folder, 2)
+    found, _ = find(settings(tmp_path), tmp_path)
+    message = json.loads(json.dumps(found.to_message()))
+    assert message == {"checkpoint": {"file": "step-0000000020.npz", "sha256": peek(path).digest}}
+    point = resume.point_from_leader(message, tmp_path)
+    assert point is not None
+    assert (point.path, point.header.global_step) == (path, 20)
+    assert resume.finished_message(message) is None
+
+
+def test_from_the_beginning_where_there_is_no_checkpoint(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    assert find(settings(tmp_path), tmp_path)[0] == resume.EarlierRun(folder)
+    assert resume.point_from_leader({}, tmp_path) is None
+
+
+def test_a_member_finds_its_own_folder_and_decides_nothing(tmp_path: Path) -> None:
+    own = a_run(tmp_path / "worker-1")
+    a_checkpoint(own, 1)
+    assert find(settings(tmp_path), own.path, rank=1)[0] == resume.EarlierRun(own)
+
+
+def test_a_run_that_has_ended_well_is_told_to_all(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    folder.summary.write_text('{"status": "done", "epochs": 5}')
+    folder.model.write_bytes(b"")
+    found, _ = find(settings(tmp_path), tmp_path)
+    assert found.to_message() == {"finished": 5}
+    assert resume.finished_message(found.to_message()) == 5
+    more, _ = find(settings(tmp_path, "training.epochs=6"), tmp_path)
+    assert more.to_message() == {}
+
+
+def test_other_settings_are_refused(tmp_path: Path) -> None:
+    a_run(tmp_path)
+    for rank in (0, 1):
+        with pytest.raises(UsageError, match=r"training\.seed decides the numbers of a run"):
+            find(settings(tmp_path, "training.seed=1"), tmp_path, rank=rank)
+
+
+def test_a_checkpoint_that_cannot_be_read_or_is_another_is_named(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    path = a_checkpoint(folder, 1)
+    told = find(settings(tmp_path), tmp_path)[0].to_message()
+    elsewhere = tmp_path / "elsewhere"
+    with pytest.raises(TfmpError) as caught:
+        resume.point_from_leader(told, elsewhere)
+    assert caught.value.what == ("the checkpoint from which worker 0 resumes cannot be read: No such file or directory")
+    assert caught.value.where == str(elsewhere / "checkpoints" / path.name)
+    assert caught.value.hint == "to resume, all workers need one --run-dir, on a file system that they share"
+    with pytest.raises(TfmpError, match="expected its run folder, received none"):
+        resume.point_from_leader(told, None)
+    path.write_bytes(b"another")
+    with pytest.raises(TfmpError, match="this checkpoint is not the one from which worker 0 resumes"):
+        resume.point_from_leader(told, tmp_path)
+
+
+def test_a_name_from_the_network_leads_nowhere_else(tmp_path: Path) -> None:
+    told = {"checkpoint": {"file": "../../etc/passwd", "sha256": ""}}
+    with pytest.raises(TfmpError) as caught:
+        resume.point_from_leader(told, tmp_path)
+    assert caught.value.where == str(tmp_path / "checkpoints" / "passwd")
+
+
+def test_each_host_reads_the_file_once_and_never_an_array(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = a_run(tmp_path)
+    path = a_checkpoint(folder, 1)
+    verified: list[Path] = []
+    verify = format_module.verify
+
+    def counting(path: Path) -> CheckpointHeader:
+        verified.append(path)
+        return verify(path)
+
+    monkeypatch.setattr(np, "load", None)
+    monkeypatch.setattr(format_module, "load", None)
+    monkeypatch.setattr(format_module, "verify", counting)
+    monkeypatch.setattr(resume, "verify", counting)
+    found, _ = find(settings(tmp_path), tmp_path)
+    message = found.to_message()
+    assert verified == [path]
+    point = resume.point_from_leader(message, tmp_path)
+    assert verified == [path, path]
+    assert point == found.point
+    assert point is not None
+    assert point.to_task() == ResumeFrom(path, peek(path).digest)
+    assert not hasattr(point.header, "arrays")
+
+
+def test_a_sound_checkpoint_with_other_content_is_another(tmp_path: Path) -> None:
+    folder = a_run(tmp_path)
+    path = a_checkpoint(folder, 1)
+    told = find(settings(tmp_path), tmp_path)[0].to_message()
+    header = peek(path)
+    save(folder.checkpoints, Checkpoint(1, 0, 10, header.facts, arrays=[np.arange(3.0) + 1]))
+    with pytest.raises(TfmpError, match="this checkpoint is not the one from which worker 0 resumes"):
+        resume.point_from_leader(told, tmp_path)

@@ -1,9 +1,7 @@
-"""Checks of a data set's arrays, and NPZ archives."""
+"""Checks of a data set's arrays."""
 
 from __future__ import annotations
 
-import zipfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +9,6 @@ import pytest
 from numpy.typing import NDArray
 
 from tfmp.data.arrays import DatasetArrays, RawSplit, build_dataset
-from tfmp.data.npz import read_npz
 from tfmp.errors import UsageError
 
 IMAGES = np.arange(24, dtype=np.uint8).reshape(3, 2, 4)
@@ -104,62 +101,3 @@ def test_the_finiteness_check_covers_arrays_of_several_blocks() -> None:
 )
 def test_arrays_that_cannot_be_trained_on_are_refused(arguments: dict[str, Any], where: str, what: str) -> None:
     assert what in failure(where, **arguments)
-
-
-def npz_failure(path: Path) -> UsageError:
-    with pytest.raises(UsageError) as caught:
-        read_npz(path)
-    assert str(path) in (caught.value.where or "")
-    return caught.value
-
-
-def test_npz_holds_the_four_keys_of_keras(tmp_path: Path) -> None:
-    path = tmp_path / "data.npz"
-    np.savez_compressed(path, x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS, more=LABELS)
-    arrays = read_npz(path)
-    assert sorted(arrays) == ["x_test", "x_train", "y_test", "y_train"]
-    assert arrays["x_train"].tolist() == IMAGES.tolist()
-
-
-def test_a_missing_npz_key_names_those_that_are_there(tmp_path: Path) -> None:
-    path = tmp_path / "data.npz"
-    np.savez(path, x_train=IMAGES, labels=LABELS)
-    assert npz_failure(path).what == "expected the key y_train, received the keys x_train, labels"
-
-
-def test_a_pickle_in_an_npz_is_refused_without_running_it(tmp_path: Path) -> None:
-    marker = tmp_path / "ran"
-
-    class Payload:
-        def __reduce__(self) -> tuple[Any, tuple[str]]:
-            return (Path.touch, (marker,))  # type: ignore[return-value]
-
-    path = tmp_path / "data.npz"
-    np.savez(path, x_train=np.array([Payload()], dtype=object), y_train=LABELS, x_test=IMAGES, y_test=LABELS)
-    assert "Python objects" in npz_failure(path).what
-    assert not marker.exists()
-
-
-def test_damaged_and_foreign_archives_are_named(tmp_path: Path) -> None:
-    whole = tmp_path / "data.npz"
-    np.savez(whole, x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS)
-    data = whole.read_bytes()
-    path = tmp_path / "bad.npz"
-    path.write_bytes(data[: len(data) // 2])
-    assert "another format or a truncated file" in npz_failure(path).what
-    flipped = bytearray(data)
-    flipped[data.index(IMAGES.tobytes()) + 3] ^= 1
-    path.write_bytes(flipped)
-    assert "damaged" in npz_failure(path).what
-    np.save(tmp_path / "one.npy", IMAGES)
-    assert "another format" in npz_failure(tmp_path / "one.npy").what
-    assert "no such file" in npz_failure(tmp_path / "none.npz").what
-    assert "not a regular file" in npz_failure(tmp_path).what
-
-
-def test_an_npz_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "data.npz"
-    with zipfile.ZipFile(path, "w") as archive:
-        for key in ("x_train", "y_train", "x_test", "y_test"):
-            archive.writestr(key, b"text")
-    assert npz_failure(path).what == "expected an array, received other data"

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from tfmp.data.cache import CachedDataset, cache_directory, open_cached, prepare
-from tfmp.data.sources import find_source, mnist_source
+from tfmp.data.sources import find_source
 from tfmp.errors import TfmpError, UsageError
 
 
@@ -186,25 +186,30 @@ def test_full_disk_leaves_nothing_behind(data: Data) -> None:
     assert_right(prepare(data), data)
 
 
-def test_wait_for_a_stuck_maker_is_said_and_bounded(data: Data) -> None:
+def test_wait_for_a_stuck_maker_is_said_and_bounded(data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
     from filelock import FileLock
 
     assert data.cache_dir is not None
     data.cache_dir.mkdir()
     notices: list[str] = []
+    monkeypatch.setattr("tfmp.data.cache._LOCK_TIMEOUT_S", 0.1)
     with FileLock(data.cache_dir / "cache.lock"):
-        entry = prepare(data, notices.append, lock_timeout_s=0.1)
+        entry = prepare(data, notices.append)
     assert_right(entry, data)
     assert entry.path.parent != data.cache_dir
     assert notices[0] == f"another process is preparing a data set in {data.cache_dir}: waiting for it"
     assert "still locked by another process after 0.1 s" in notices[1]
 
 
-def test_cache_folder_is_the_option_then_the_variable_then_the_users(tmp_path: Path) -> None:
-    assert cache_directory(tmp_path, {"TFMP_CACHE_DIR": "/x"}) == tmp_path
-    assert cache_directory(None, {"TFMP_CACHE_DIR": "/x"}) == Path("/x")
-    assert cache_directory("~/c", {}) == Path.home() / "c"
-    assert cache_directory(None, {"TFMP_CACHE_DIR": ""}).name == "tfmp"
+def test_cache_folder_is_the_option_then_the_variable_then_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TFMP_CACHE_DIR", "/x")
+    assert cache_directory(tmp_path) == tmp_path
+    assert cache_directory(None) == Path("/x")
+    monkeypatch.setenv("TFMP_CACHE_DIR", "")
+    assert cache_directory("~/c") == Path.home() / "c"
+    assert cache_directory(None).name == "tfmp"
 
 
 def test_missing_keys_and_files_are_named(data: Data, tmp_path: Path) -> None:
@@ -240,10 +245,9 @@ def test_npz_is_prepared_like_idx(tmp_path: Path) -> None:
 
 
 def test_embedded_mnist_is_the_original() -> None:
-    arrays = mnist_source().load()  # compares the published checksums
+    arrays = find_source(Data(dataset="mnist")).load()  # compares the published checksums
     assert arrays.train.images.shape == (60_000, 28, 28)
     assert arrays.validation.images.shape == (10_000, 28, 28)
     assert arrays.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
     assert np.bincount(arrays.validation.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert arrays.classes == 10
-    assert find_source(Data(dataset="mnist")).key == mnist_source().key

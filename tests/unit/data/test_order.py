@@ -32,6 +32,21 @@ def test_without_shuffle_the_stored_order_is_kept_in_every_epoch() -> None:
     assert epoch_permutation(4, 9, 3, shuffle=False).tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize(
+    ("n_global", "replicas", "shares"),
+    [
+        (64, 3, [(0, 22), (22, 21), (43, 21)]),
+        (96, 4, [(0, 24), (24, 24), (48, 24), (72, 24)]),
+        (2, 4, [(0, 1), (1, 1), (0, 0), (0, 0)]),
+    ],
+)
+def test_shares_are_contiguous_and_the_first_take_the_remainder(
+    n_global: int, replicas: int, shares: list[tuple[int, int]]
+) -> None:
+    plans = [epoch_plan(n_global, n_global, rank, replicas, 0, 0, shuffle=False) for rank in range(replicas)]
+    assert [(plan.index[0, 0], plan.n_local[0]) for plan in plans] == shares
+
+
 def test_a_short_last_batch_is_padded_with_real_samples() -> None:
     plans = [epoch_plan(5, 3, rank, 2, seed=0, epoch=0, shuffle=False) for rank in range(2)]
     assert [plan.index.tolist() for plan in plans] == [[[0, 1], [3, 3]], [[2, 2], [4, 4]]]

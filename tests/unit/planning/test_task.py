@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.planning.plans import config, make
 from tfmp.config import RunConfig
-from tfmp.planning.task import ShmJoin, WorkerTask
+from tfmp.planning.task import ResumeFrom, ShmJoin, WorkerTask
 
 
 def sent(task: WorkerTask) -> WorkerTask:
@@ -34,7 +34,7 @@ def test_the_task_is_the_plans() -> None:
         {},
         {
             "shm": ShmJoin(Path("/tmp/x"), "ab", rank=0, size=2, hosts=1),
-            "resume": Path("/runs/a/checkpoints/step-1.npz"),
+            "resume": ResumeFrom(Path("/runs/a/checkpoints/step-1.npz"), "ab" * 32),
             "faults": ({"kind": "kill", "rank": 1, "value": 1.0, "moment": "step", "step": 5},),
         },
     ],

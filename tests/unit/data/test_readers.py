@@ -1,20 +1,23 @@
-"""IDX files: every element type, and every kind of damage named with its file."""
+"""IDX files and NPZ archives: every element type, and every kind of damage named with its file."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import os
 import struct
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tfmp.data.idx import read_idx
+from tfmp.data.readers import read_idx, read_npz
 from tfmp.errors import UsageError
 
 PIXELS = bytes(range(12))
+IMAGES = np.arange(24, dtype=np.uint8).reshape(3, 2, 4)
+LABELS = np.array([0, 2, 1], dtype=np.uint8)
 
 
 def header(code: int, *dims: int) -> bytes:
@@ -126,8 +129,65 @@ def test_checksum_is_that_of_the_uncompressed_file(tmp_path: Path) -> None:
     assert failure(path, sha256="0" * 64) == f"expected SHA-256 {'0' * 64} (uncompressed), received {right}"
 
 
-def test_missing_files_folders_and_pipes_are_named(tmp_path: Path) -> None:
+def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
     assert failure(tmp_path / "none") == "cannot read the data file: No such file or directory"
-    assert "not a regular file" in failure(tmp_path)
-    os.mkfifo(tmp_path / "pipe")
-    assert "not a regular file" in failure(tmp_path / "pipe")
+    assert failure(tmp_path) == "cannot read the data file: Is a directory"
+
+
+def npz_failure(path: Path) -> UsageError:
+    with pytest.raises(UsageError) as caught:
+        read_npz(path)
+    assert str(path) in (caught.value.where or "")
+    return caught.value
+
+
+def test_npz_holds_the_four_keys_of_keras(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez_compressed(path, x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS, more=LABELS)
+    arrays = read_npz(path)
+    assert sorted(arrays) == ["x_test", "x_train", "y_test", "y_train"]
+    assert arrays["x_train"].tolist() == IMAGES.tolist()
+
+
+def test_a_missing_npz_key_names_those_that_are_there(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    np.savez(path, x_train=IMAGES, labels=LABELS)
+    assert npz_failure(path).what == "expected the key y_train, received the keys x_train, labels"
+
+
+def test_a_pickle_in_an_npz_is_refused_without_running_it(tmp_path: Path) -> None:
+    marker = tmp_path / "ran"
+
+    class Payload:
+        def __reduce__(self) -> tuple[Any, tuple[str]]:
+            return (Path.touch, (marker,))  # type: ignore[return-value]
+
+    path = tmp_path / "data.npz"
+    np.savez(path, x_train=np.array([Payload()], dtype=object), y_train=LABELS, x_test=IMAGES, y_test=LABELS)
+    assert "Python objects" in npz_failure(path).what
+    assert not marker.exists()
+
+
+def test_damaged_and_foreign_archives_are_named(tmp_path: Path) -> None:
+    whole = tmp_path / "data.npz"
+    np.savez(whole, x_train=IMAGES, y_train=LABELS, x_test=IMAGES, y_test=LABELS)
+    data = whole.read_bytes()
+    path = tmp_path / "bad.npz"
+    path.write_bytes(data[: len(data) // 2])
+    assert "another format or a truncated file" in npz_failure(path).what
+    flipped = bytearray(data)
+    flipped[data.index(IMAGES.tobytes()) + 3] ^= 1
+    path.write_bytes(flipped)
+    assert "damaged" in npz_failure(path).what
+    np.save(tmp_path / "one.npy", IMAGES)
+    assert "another format" in npz_failure(tmp_path / "one.npy").what
+    assert "no such file" in npz_failure(tmp_path / "none.npz").what
+    assert "not a regular file" in npz_failure(tmp_path).what
+
+
+def test_an_npz_member_that_is_no_array_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "data.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        for key in ("x_train", "y_train", "x_test", "y_test"):
+            archive.writestr(key, b"text")
+    assert npz_failure(path).what == "expected an array, received other data"

@@ -1,7 +1,7 @@
-"""Reader for IDX files, the format MNIST is published in, plain or compressed with gzip.
+"""Readers of the two file formats: IDX, in which MNIST is published, and NumPy archives.
 
-Layout (all big-endian): two zero bytes, a type code, the number of dimensions, one unsigned 32-bit length for each
-dimension, then the elements in C order.
+Layout of an IDX file, plain or compressed with gzip (all big-endian): two zero bytes, a type code, the number of
+dimensions, one unsigned 32-bit length for each dimension, then the elements in C order.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import gzip
 import hashlib
 import math
 import os
-import stat
 import struct
+import zipfile
 import zlib
 from pathlib import Path
 from typing import IO, Any
@@ -21,18 +21,19 @@ from numpy.typing import NDArray
 
 from tfmp.errors import UsageError
 
+NPZ_KEYS = ("x_train", "y_train", "x_test", "y_test")
 _DTYPES = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _GZIP_MAGIC = b"\x1f\x8b"
 _MAX_DIMENSIONS = 32  # numpy 1.x cannot hold more
 _CHUNK_BYTES = 1 << 20
-# DEFLATE cannot expand by more than this factor (zlib's technical notes), so a header that promises more is a lie.
+# DEFLATE cannot expand by more than this factor (zlib's technical notes), so a header that promises more is wrong.
 _DEFLATE_MAX_RATIO = 1032
 
 
 def read_idx(path: str | os.PathLike[str], *, sha256: str | None = None) -> NDArray[Any]:
     """Read one IDX file.
 
-    Whether the file is compressed is decided by its first bytes, not by its name.
+    The first bytes of the file, not its name, decide whether it is compressed.
 
     Args:
         path: The file.
@@ -42,26 +43,24 @@ def read_idx(path: str | os.PathLike[str], *, sha256: str | None = None) -> NDAr
         A writable array in the machine's byte order, with the file's shape.
 
     Raises:
-        UsageError: The file cannot be read, is no IDX file, is shorter or longer than its header says, is a damaged
+        UsageError: The file cannot be read, is not an IDX file, does not have the length in its header, is a damaged
             gzip file, or has another checksum.
     """
     path = Path(path)
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # asked first: opening a named pipe would wait for a writer
-            raise UsageError("expected an IDX file, received something that is not a regular file", where=str(path))
+        file_bytes = path.stat().st_size
         with path.open("rb") as raw:
             compressed = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
             if not compressed:
-                return _read_stream(raw, path, status.st_size, compressed=False, sha256=sha256)
+                return _read_stream(raw, path, file_bytes, compressed=False, sha256=sha256)
             with gzip.GzipFile(fileobj=raw, mode="rb") as stream:
-                return _read_stream(stream, path, status.st_size, compressed=True, sha256=sha256)
+                return _read_stream(stream, path, file_bytes, compressed=True, sha256=sha256)
     except (gzip.BadGzipFile, zlib.error) as error:
         raise UsageError(
             f"expected a sound gzip file, received damaged data ({error})",
             where=str(path),
-            hint="fetch the file again and compare its checksum",
+            hint="download the file again and verify its checksum",
         ) from None
     except OSError as error:
         raise UsageError(f"cannot read the data file: {error.strerror or error}", where=str(path)) from None
@@ -98,7 +97,7 @@ def _read_stream(
             raise UsageError(
                 f"expected SHA-256 {sha256} (uncompressed), received {digest.hexdigest()}",
                 where=str(path),
-                hint="the file is not the original: fetch or install it again",
+                hint="the file is not the original: download or install it again",
             )
     array = np.frombuffer(body, dtype=dtype).reshape(shape)
     return array.astype(dtype.newbyteorder("="), copy=False)
@@ -107,7 +106,7 @@ def _read_stream(
 def _check_plausible(
     expected_bytes: int, file_bytes: int, shape: tuple[int, ...], path: Path, *, compressed: bool
 ) -> None:
-    """Refuse a length that the file cannot hold, before any memory is taken for it."""
+    """Refuse a length that the file cannot hold, before allocating memory for it."""
     dims = " x ".join(str(length) for length in shape)
     if compressed:
         if expected_bytes > file_bytes * _DEFLATE_MAX_RATIO:
@@ -134,10 +133,10 @@ def _read_header(stream: IO[bytes] | gzip.GzipFile, count: int, path: Path) -> b
 
 
 def _read_body(stream: IO[bytes] | gzip.GzipFile, count: int, header_bytes: int, path: Path) -> bytearray:
-    """Read exactly ``count`` bytes and the end of the file; memory grows with what is really there."""
+    """Read exactly ``count`` bytes and the end of the file; memory grows only with what is there."""
     body = bytearray()
     try:
-        # One byte more than expected: it finds an overlong file, and makes gzip check its trailing checksum.
+        # One byte more than expected, to detect an overlong file and to make gzip verify its trailing checksum.
         while len(body) <= count:
             chunk = stream.read(min(_CHUNK_BYTES, count + 1 - len(body)))
             if not chunk:
@@ -148,7 +147,7 @@ def _read_body(stream: IO[bytes] | gzip.GzipFile, count: int, header_bytes: int,
             f"expected {header_bytes + count:,} bytes (uncompressed), received a gzip file that ends after "
             f"about {header_bytes + len(body):,}: the file is truncated",
             where=str(path),
-            hint="fetch the file again",
+            hint="download the file again",
         ) from None
     if len(body) != count:
         received = "more" if len(body) > count else f"{header_bytes + len(body):,}"
@@ -156,3 +155,59 @@ def _read_body(stream: IO[bytes] | gzip.GzipFile, count: int, header_bytes: int,
             f"expected {header_bytes + count:,} bytes (uncompressed), received {received}", where=str(path)
         )
     return body
+
+
+def read_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """Read the four arrays of an archive with the keys that Keras uses (:data:`NPZ_KEYS`).
+
+    Pickled (object) arrays are refused: unpickling runs code from the file.
+
+    Args:
+        path: The ``.npz`` file.
+
+    Returns:
+        The arrays by key, as stored; other keys of the file are not read.
+
+    Raises:
+        UsageError: The file cannot be read, is not a valid archive, lacks a key, or holds a pickle.
+    """
+    path = Path(path)
+    try:
+        if not path.is_file():
+            reason = "it is not a regular file" if path.exists() else "no such file"
+            raise UsageError(f"cannot read the data file: {reason}", where=str(path))
+        if not zipfile.is_zipfile(path):
+            raise UsageError(
+                "expected an .npz archive, received another format or a truncated file",
+                where=str(path),
+                hint="write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)",
+            )
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [key for key in NPZ_KEYS if key not in archive.files]
+            if missing:
+                found = ", ".join(archive.files[:20]) or "none"
+                raise UsageError(f"expected the key {missing[0]}, received the keys {found}", where=str(path))
+            return {key: _member(archive, key, path) for key in NPZ_KEYS}
+    except OSError as error:
+        raise UsageError(f"cannot read the data file: {error.strerror or error}", where=str(path)) from None
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+        raise UsageError(f"expected a sound .npz archive, received: {error}", where=str(path)) from None
+
+
+def _member(archive: Any, key: str, path: Path) -> NDArray[Any]:
+    where = f"{key} in {path}"
+    try:
+        array: object = archive[key]
+    except MemoryError:
+        raise UsageError("expected an array that fits into memory, received a larger one", where=where) from None
+    except (ValueError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+        if "pickle" in str(error):
+            raise UsageError(
+                "expected an array of numbers, received Python objects (a pickle)",
+                where=where,
+                hint="store it with a numeric type, for example array.astype('uint8')",
+            ) from None
+        raise UsageError(f"expected a sound array, received damaged data ({error})", where=where) from None
+    if not isinstance(array, np.ndarray):  # numpy returns a member that is not a .npy file as bytes
+        raise UsageError("expected an array, received other data", where=where)
+    return array
