@@ -77,23 +77,23 @@ def advise(choices: Sequence[Choice]) -> str:
     ``2 workers; 4 is slower here`` where all batch sizes agree; else a part for each answer:
     ``1 worker at global batch 32; 2 workers at 256 and 2,048``.
     """
-    known = [one for one in choices if one.workers is not None]
+    known = [choice for choice in choices if choice.workers is not None]
     if not choices:
         return "no advice: measured fewer than two numbers of workers"
     if not known:
         return "no advice: one round cannot tell a difference from noise (use --rounds 3 or more)"
     groups: dict[int, list[Choice]] = {}
-    for one in known:
-        groups.setdefault(one.workers or 0, []).append(one)
+    for choice in known:
+        groups.setdefault(choice.workers or 0, []).append(choice)
     if len(groups) == 1 and len(known) == len(choices):
         ((workers, _),) = groups.items()
-        common = [one for one in _about_larger(known[0]) if all(one in _about_larger(other) for other in known)]
+        common = [text for text in _about_larger(known[0]) if all(text in _about_larger(other) for other in known)]
         return "; ".join([count(workers, "worker"), *common])
     parts = []
     for workers, group in groups.items():
-        batches = _listed([f"{one.batch_size:,}" for one in group])
+        batches = _listed([f"{choice.batch_size:,}" for choice in group])
         parts.append(f"{count(workers, 'worker')} at global batch {batches}")
-    if unknown := [f"{one.batch_size:,}" for one in choices if one.workers is None]:
+    if unknown := [f"{choice.batch_size:,}" for choice in choices if choice.workers is None]:
         parts.append(f"no advice at global batch {_listed(unknown)}")
     return "; ".join(parts)
 

@@ -89,8 +89,8 @@ class Analysis:
             "throughput": [asdict(row) for row in self.rows],
             "steps": splits,
             "collectives": [asdict(row) for row in self.collectives],
-            "choices": [asdict(one) for one in self.choices],
-            "soonest": [asdict(one) for one in self.soonest],
+            "choices": [asdict(choice) for choice in self.choices],
+            "soonest": [asdict(choice) for choice in self.soonest],
             "narrower": [
                 {"batch_size": batch, "cores": cores, **asdict(found)} for batch, cores, found in self.narrower
             ],
@@ -103,12 +103,12 @@ class Table:
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
         self._found: dict[Trial, dict[int, Measurement]] = {}
-        for one in measurements:
-            self._found.setdefault(one.trial, {})[one.round] = one
+        for measurement in measurements:
+            self._found.setdefault(measurement.trial, {})[measurement.round] = measurement
 
     def rates(self, trial: Trial | None) -> Rounds:
         """Samples/s by round; empty for what was not run."""
-        return {number: one.samples_per_second for number, one in self.of(trial).items()}
+        return {number: measurement.samples_per_second for number, measurement in self.of(trial).items()}
 
     def of(self, trial: Trial | None) -> Mapping[int, Measurement]:
         """Measurements by round; empty for what was not run."""
@@ -160,7 +160,7 @@ def _row(plan: TrialPlan, table: Table, workers: int, batch_size: int, target_ac
     if rate is None:
         return None
     least = plan.workers[0]
-    times = [one.seconds_to(target_accuracy) for one in found.values()]
+    times = [measurement.seconds_to(target_accuracy) for measurement in found.values()]
     alone = table.rates(plan.alone(workers, batch_size))
     return Row(
         batch_size=batch_size,
@@ -170,7 +170,7 @@ def _row(plan: TrialPlan, table: Table, workers: int, batch_size: int, target_ac
         against_one=compare(rates, table.rates(plan.run(least, batch_size))) if workers > least else None,
         strong=efficiency(rates, alone, workers) if workers > 1 else None,
         weak=efficiency(table.rates(plan.weak_run(workers, batch_size)), alone, workers),
-        first_step_s=figure([one.first_step_s for one in found.values()]),
+        first_step_s=figure([measurement.first_step_s for measurement in found.values()]),
         target_s=figure([at_s for at_s in times if at_s is not None]),
     )
 
@@ -180,7 +180,8 @@ def _quickness(plan: TrialPlan, table: Table, batch_size: int, target_accuracy: 
     found: dict[int, Rounds] = {}
     for workers in plan.workers:
         times = {
-            number: one.seconds_to(target_accuracy) for number, one in table.of(plan.run(workers, batch_size)).items()
+            number: measurement.seconds_to(target_accuracy)
+            for number, measurement in table.of(plan.run(workers, batch_size)).items()
         }
         found[workers] = {number: 1 / at_s for number, at_s in times.items() if at_s is not None}
     return found
@@ -216,7 +217,7 @@ def _splits(plan: TrialPlan, table: Table) -> tuple[tuple[int, int, StepSplit], 
             batches, together, apart = zip(*pairs, strict=True)
             splits = split_steps(batches, together, apart)
             found += [(batch, workers, split) for batch, split in zip(batches, splits, strict=True)]
-    return tuple(sorted(found, key=lambda one: one[:2]))
+    return tuple(sorted(found, key=lambda row: row[:2]))
 
 
 def _collective_row(plan: TrialPlan, table: Table, workers: int, batch_size: int) -> CollectiveRow | None:
@@ -224,9 +225,9 @@ def _collective_row(plan: TrialPlan, table: Table, workers: int, batch_size: int
     first = plan.collectives[0]
     figures = {name: found for name, rates in by_name.items() if (found := figure(list(rates.values()))) is not None}
     against = {
-        name: one
+        name: ratio
         for name, rates in by_name.items()
-        if name != first and (one := compare(by_name[first], rates)) is not None
+        if name != first and (ratio := compare(by_name[first], rates)) is not None
     }
     return CollectiveRow(batch_size, workers, figures, against) if against else None
 
@@ -234,6 +235,6 @@ def _collective_row(plan: TrialPlan, table: Table, workers: int, batch_size: int
 def unlike_weights(measurements: Sequence[Measurement]) -> list[Trial]:
     """Trials that were repeated and did not end with the same weights each time."""
     found: dict[Trial, set[tuple[str | None, ...]]] = {}
-    for one in measurements:
-        found.setdefault(one.trial, set()).add(one.weights_sha256)
+    for measurement in measurements:
+        found.setdefault(measurement.trial, set()).add(measurement.weights_sha256)
     return [trial for trial, digests in found.items() if len(digests) > 1]

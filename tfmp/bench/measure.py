@@ -188,7 +188,7 @@ def children_of(bench: Bench, trial: Trial, folder: Path) -> list[Child]:
 def cpu_share(cpus: tuple[int, ...], workers: int, place: int) -> tuple[int, ...]:
     """The CPUs of worker ``place`` of several; where there are more workers than CPUs, they take turns."""
     each = max(1, len(cpus) // workers)
-    return tuple(cpus[(place * each + one) % len(cpus)] for one in range(each))
+    return tuple(cpus[(place * each + offset) % len(cpus)] for offset in range(each))
 
 
 def _start(child: Child) -> None:

@@ -100,12 +100,12 @@ class Comparison:
         return "noise"
 
 
-def compare(one: Rounds, other: Rounds) -> Comparison | None:
+def compare(first: Rounds, other: Rounds) -> Comparison | None:
     """Compare positive figures round by round; ``None`` where no round has both."""
-    both = sorted(one.keys() & other.keys())
+    both = sorted(first.keys() & other.keys())
     if not both:
         return None
-    found = interval([math.log(one[number] / other[number]) for number in both])
+    found = interval([math.log(first[number] / other[number]) for number in both])
     return Comparison(math.exp(found.mean), math.exp(found.low), math.exp(found.high), len(both))
 
 

@@ -41,9 +41,9 @@ def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, bu
     """
     lines = [explain(choice) for choice in found.choices]
     lines += [explain(choice, f"fastest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
-    for batch_size, cores, one in found.narrower:
+    for batch_size, cores, faster in found.narrower:
         fewer = "1 core" if cores == 1 else f"{cores} cores"
-        speed = f"1 worker is {ratio_text(one)} times as fast on {fewer} as on all {plan.cores}"
+        speed = f"1 worker is {ratio_text(faster)} times as fast on {fewer} as on all {plan.cores}"
         lines.append(f"global batch {batch_size:,}: {speed} (--set cluster.threads_per_worker={cores})")
     if beyond := [n for n in plan.workers if n > plan.cores]:
         there = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
@@ -135,25 +135,31 @@ def _collectives(plan: TrialPlan, found: Analysis) -> TextTable:
             f"{row.batch_size:,}",
             str(row.workers),
             *(f"{row.rates[name].median:,.0f}" if name in row.rates else _NONE for name in plan.collectives),
-            "; ".join(compare_collectives(plan.collectives[0], name, one) for name, one in row.against_first.items()),
+            "; ".join(
+                compare_collectives(plan.collectives[0], name, ratio) for name, ratio in row.against_first.items()
+            ),
         )
         for row in found.collectives
     ]
     return TextTable("collectives", columns, tuple(rows))
 
 
-def _spread(one: Figure) -> str:
-    return f"{one.low:,.0f} to {one.high:,.0f}" if one.rounds > 1 else "one round"
+def _spread(figure: Figure) -> str:
+    return f"{figure.low:,.0f} to {figure.high:,.0f}" if figure.rounds > 1 else "one round"
 
 
-def _percent(one: Figure | None) -> str:
-    return _NONE if one is None else f"{one.median:.0%}"
+def _percent(figure: Figure | None) -> str:
+    return _NONE if figure is None else f"{figure.median:.0%}"
 
 
-def _seconds(one: Figure | None) -> str:
-    if one is None:
+def _seconds(figure: Figure | None) -> str:
+    if figure is None:
         return _NONE
-    return f"{seconds(one.median)} ({one.low:.1f} to {one.high:.1f})" if one.rounds > 1 else seconds(one.median)
+    return (
+        f"{seconds(figure.median)} ({figure.low:.1f} to {figure.high:.1f})"
+        if figure.rounds > 1
+        else seconds(figure.median)
+    )
 
 
 def _milliseconds(value_s: float) -> str:

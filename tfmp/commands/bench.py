@@ -88,7 +88,7 @@ class _Results:
             {
                 "status": status,
                 **self.facts,
-                "runs": [{"name": one.trial.name, **asdict(one)} for one in self.measurements],
+                "runs": [{"name": measurement.trial.name, **asdict(measurement)} for measurement in self.measurements],
                 "failures": self.failures,
                 "analysis": self.analysis().to_json(),
             },
@@ -204,7 +204,7 @@ def _run_all(
         for place, trial in enumerate(trials):
             if trial in broken:
                 continue
-            left = [one for one in (*trials[place:], *(trials * (rounds - number))) if one not in broken]
+            left = [other for other in (*trials[place:], *(trials * (rounds - number))) if other not in broken]
             progress.begin(trial, number, left)
             began, found = time.monotonic(), None
             try:
@@ -234,7 +234,7 @@ def _finish(results: _Results, stopped_by: int | None, done: int, total: int) ->
         eprint(f"interrupted by {signal_name(stopped_by)} after {done} of {count(total, 'run')}{kept}")
         return 128 + stopped_by
     if results.failures:
-        names = ", ".join(one["name"] for one in results.failures)
+        names = ", ".join(failure["name"] for failure in results.failures)
         eprint(f"error: {count(len(results.failures), 'layout')} failed: {names}")
         return EXIT_FAILED
     return EXIT_OK
@@ -247,7 +247,7 @@ def _show(results: _Results) -> None:
         show(table)
     for trial in unlike_weights(results.measurements):
         say(f"warning: final weights differ between rounds: {trial.title}")
-    foreign_cores = [one.foreign_cores for one in results.measurements]
+    foreign_cores = [measurement.foreign_cores for measurement in results.measurements]
     warning = crowded(foreign_cores, results.plan.cores)
     if warning:
         say(f"warning: {warning}")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _IMPORT_TIMEOUT_S = 120.0
 _PROGRAM = (
     "import json, time; began = time.monotonic(); import tensorflow as tf, keras;"
-    "seconds = time.monotonic() - began; gpus = [one.name for one in tf.config.list_physical_devices('GPU')];"
+    "seconds = time.monotonic() - began; gpus = [gpu.name for gpu in tf.config.list_physical_devices('GPU')];"
     "print(json.dumps({'version': tf.__version__, 'seconds': seconds, 'gpus': gpus}))"
 )
 

@@ -32,7 +32,7 @@ _PYTHONS = ((3, 10), (3, 13))
 def python_line(version: tuple[int, int, int], system: str) -> Line:
     """Python and the operating system."""
     found = f"{'.'.join(map(str, version))} on {system}"
-    first, last = (".".join(map(str, one)) for one in _PYTHONS)
+    first, last = (".".join(map(str, version)) for version in _PYTHONS)
     if system != "Linux":
         return Line("fail", "Python", f"{found}: tfmp needs Linux", "use a Linux machine, container or WSL")
     if not _PYTHONS[0] <= version[:2] <= _PYTHONS[1]:

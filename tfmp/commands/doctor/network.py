@@ -80,7 +80,7 @@ def _ask(spec: ClusterSpec) -> dict[int, Answer]:
     def ask(rank: int, address: Address) -> None:
         answers[rank] = reach(address)
 
-    threads = [Thread(target=ask, args=one, daemon=True) for one in enumerate(spec.addresses)]
+    threads = [Thread(target=ask, args=peer, daemon=True) for peer in enumerate(spec.addresses)]
     for thread in threads:
         thread.start()
     deadline_s = time.monotonic() + _TIMEOUT_S

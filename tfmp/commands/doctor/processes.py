@@ -45,14 +45,14 @@ def find_workers(proc: Path = _PROC, user: int | None = None) -> list[WorkerProc
             match = _NAME.fullmatch(name)
             if match and folder.stat().st_uid == user:
                 found.append(WorkerProcess(int(folder.name), int(match[1]), rest.split()[0]))
-    return sorted(found, key=lambda one: (one.rank, one.pid))
+    return sorted(found, key=lambda worker: (worker.rank, worker.pid))
 
 
 def workers_line(workers: list[WorkerProcess]) -> Line:
     """What is said of them."""
-    if stopped := [one for one in workers if one.state in _STOPPED]:
-        pids = " ".join(str(one.pid) for one in stopped)
-        names = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in stopped)
+    if stopped := [worker for worker in workers if worker.state in _STOPPED]:
+        pids = " ".join(str(worker.pid) for worker in stopped)
+        names = ", ".join(f"worker {worker.rank} (pid {worker.pid})" for worker in stopped)
         return Line("fail", "workers", f"stopped: {names}", f"kill -CONT {pids}")
-    alive = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in workers)
+    alive = ", ".join(f"worker {worker.rank} (pid {worker.pid})" for worker in workers)
     return Line("ok", "workers", f"running: {alive}" if alive else "none running")
