@@ -1,4 +1,4 @@
-"""From the measurements of all rounds to the figures that are shown: pure arithmetic over a :class:`TrialPlan`."""
+"""Computes the figures that are shown from the measurements of all rounds."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tfmp.bench.trials import Trial, TrialPlan
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one trial of one round gave. Times count from the start of the command ("Enter").
+    """The result of one trial in one round. Times count from the start of the command ("Enter").
 
     Attributes:
         trial: What was run.
-        round: In which round, from 1.
+        round: The round, from 1.
         rates: Samples/s of each epoch after the first, for each process that trained on its own: one list for all
-            workers of a cluster, one a worker for ``apart``.
-        samples_per_second: Their median; of several lists the sum of the medians.
-        first_step_s: Seconds to the end of the first execution; the slowest process's.
-        reached: For each epoch, seconds to its end and its ``val_accuracy`` (or ``None``).
+            workers of a cluster, one per worker for ``apart``.
+        samples_per_second: Their median, or the sum of the medians of several lists.
+        first_step_s: Seconds to the end of the first execution of the slowest process.
+        reached: For each epoch, seconds to its end and its ``val_accuracy``, if any.
         seconds: Seconds to the end of the command.
         collective: The collective that the plan resolved to.
-        weights_sha256: Of each process's final weights.
-        foreign_cores: Cores that programs other than the trial kept busy meanwhile, on average.
+        weights_sha256: Digest of the final weights of each process.
+        foreign_cores: Cores that other programs kept busy during the trial, on average.
     """
 
     trial: Trial
@@ -47,7 +47,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Row:
-    """All about one number of workers at one batch size, with the first collective."""
+    """One number of workers at one batch size, with the first collective."""
 
     batch_size: int
     workers: int
@@ -72,18 +72,18 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything that is shown."""
+    """All figures that are shown."""
 
     rows: tuple[Row, ...]
     splits: tuple[tuple[int, int, StepSplit], ...]  # (global batch, workers, where its step's time goes)
     collectives: tuple[CollectiveRow, ...]
     choices: tuple[Choice, ...]  # by throughput
     soonest: tuple[Choice, ...]  # by the seconds from Enter to the accuracy
-    narrower: tuple[tuple[int, int, Comparison], ...]  # (global batch, cores, one worker on those to one on all cores)
+    narrower: tuple[tuple[int, int, Comparison], ...]  # (global batch, cores, ratio to one worker on all cores)
     advice: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers and texts."""
+        """Return plain dicts, lists, numbers and strings."""
         splits = [{"batch_size": batch, "workers": n, **asdict(split)} for batch, n, split in self.splits]
         return {
             "throughput": [asdict(row) for row in self.rows],
@@ -107,16 +107,16 @@ class Table:
             self._found.setdefault(measurement.trial, {})[measurement.round] = measurement
 
     def rates(self, trial: Trial | None) -> Rounds:
-        """Samples/s by round; empty for what was not run."""
+        """Samples/s by round; empty if it was not run."""
         return {number: measurement.samples_per_second for number, measurement in self.of(trial).items()}
 
     def of(self, trial: Trial | None) -> Mapping[int, Measurement]:
-        """Measurements by round; empty for what was not run."""
+        """Measurements by round; empty if it was not run."""
         return self._found.get(trial, {}) if trial is not None else {}
 
 
 def analyse(plan: TrialPlan, measurements: Iterable[Measurement], target_accuracy: float) -> Analysis:
-    """Work out all figures that the measurements so far allow."""
+    """Compute all figures that the measurements so far allow."""
     table = Table(measurements)
     rows = [
         row
@@ -176,7 +176,7 @@ def _row(plan: TrialPlan, table: Table, workers: int, batch_size: int, target_ac
 
 
 def _quickness(plan: TrialPlan, table: Table, batch_size: int, target_accuracy: float) -> dict[int, Rounds]:
-    """For each number of workers and round, how often a second holds the time to the accuracy: more is better."""
+    """The inverse of the time to the accuracy, for each number of workers and round: higher is better."""
     found: dict[int, Rounds] = {}
     for workers in plan.workers:
         times = {
@@ -188,7 +188,7 @@ def _quickness(plan: TrialPlan, table: Table, batch_size: int, target_accuracy: 
 
 
 def _narrower(plan: TrialPlan, table: Table) -> tuple[tuple[int, int, Comparison], ...]:
-    """Where one worker is faster on fewer cores, beyond the noise: the best number of cores for each batch size."""
+    """The best number of cores per batch size, if one worker is faster on fewer cores beyond noise."""
     best: dict[int, tuple[int, int, Comparison]] = {}
     for trial in plan.trials():
         if trial.kind != "alone" or trial.cores is None:
@@ -233,7 +233,7 @@ def _collective_row(plan: TrialPlan, table: Table, workers: int, batch_size: int
 
 
 def unlike_weights(measurements: Sequence[Measurement]) -> list[Trial]:
-    """Trials that were repeated and did not end with the same weights each time."""
+    """Return the repeated trials whose final weights differ."""
     found: dict[Trial, set[tuple[str | None, ...]]] = {}
     for measurement in measurements:
         found.setdefault(measurement.trial, set()).add(measurement.weights_sha256)

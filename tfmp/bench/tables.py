@@ -16,7 +16,7 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class TextTable:
-    """A title, a heading and rows; what is missing is a dash."""
+    """A title, a header, rows and notes. A dash stands for a missing value."""
 
     title: str
     columns: tuple[str, ...]
@@ -25,19 +25,19 @@ class TextTable:
 
 
 def tables(plan: TrialPlan, found: Analysis, target_accuracy: float) -> list[TextTable]:
-    """All tables that have something to show."""
+    """Return all tables that have rows."""
     made = [_throughput(plan, found), _times(found, target_accuracy), _steps(found), _collectives(plan, found)]
     return [table for table in made if table.rows]
 
 
 def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, busy: bool = False) -> list[str]:
-    """What is said under the tables, the advice last.
+    """Return the lines below the tables, ending with the advice.
 
     Args:
-        plan: What was to be run.
-        found: What came out.
-        target_accuracy: The accuracy to which times were taken.
-        busy: Whether other programs took a good part of the machine: more workers then lose more than they would alone.
+        plan: The trials.
+        found: The results.
+        target_accuracy: The accuracy for the time-to-accuracy figure.
+        busy: Whether other programs used a good part of the machine, which slows down extra workers most.
     """
     lines = [explain(choice) for choice in found.choices]
     lines += [explain(choice, f"fastest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
@@ -120,7 +120,7 @@ def _steps(found: Analysis) -> TextTable:
 
 
 def exchange_text(split: StepSplit) -> str:
-    """``0.210 ms``, with what it is below where it does not stand out of the noise."""
+    """``0.210 ms``, with an upper bound if it is within noise."""
     if split.measurable:
         return _milliseconds(split.exchange_s)
     if split.exchange_high_s == float("inf"):

@@ -1,4 +1,4 @@
-"""The worker processes of this user that run here, by the name that each gives itself: is one of them stopped?"""
+"""Checks whether a worker process of this user is stopped. Workers are found by their process names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WorkerProcess:
 
     Attributes:
         pid: Its process id.
-        rank: The worker it is.
+        rank: Its rank.
         state: Its state letter (proc(5)).
     """
 
@@ -49,7 +49,7 @@ def find_workers(proc: Path = _PROC, user: int | None = None) -> list[WorkerProc
 
 
 def workers_line(workers: list[WorkerProcess]) -> Line:
-    """What is said of them."""
+    """Return the line for them."""
     if stopped := [worker for worker in workers if worker.state in _STOPPED]:
         pids = " ".join(str(worker.pid) for worker in stopped)
         names = ", ".join(f"worker {worker.rank} (pid {worker.pid})" for worker in stopped)
