@@ -138,7 +138,7 @@ def test_output_in_a_pipe_is_plain_lines(trained: Callable[..., Run]) -> None:
     out = run.done.out
     assert "\x1b" not in out + run.done.err
     assert "\r" not in out
-    assert "global batch 256 (128 a replica)" in out
+    assert "global batch 256 (128 per replica)" in out
     assert re.search(r"^epoch 1/1  loss \d\.\d{4}  accuracy 0\.\d{4}  val_loss", out, re.M)
     assert str(run.folder) in out
 

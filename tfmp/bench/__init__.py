@@ -1,5 +1,5 @@
-"""``tfmp bench``: which runs are made, what their figures say, and how that is shown. No TensorFlow.
+"""The parts of ``tfmp bench``. No TensorFlow.
 
-:mod:`trials` says what is run, :mod:`measure` runs it; :mod:`paired`, :mod:`scaling`, :mod:`cost` and :mod:`advice` are
-arithmetic; :mod:`analysis` puts them together for :mod:`tables`, :mod:`plot` and ``bench.json``.
+:mod:`trials` decides what to run and :mod:`measure` runs it. :mod:`stats` and :mod:`advice` are arithmetic.
+:mod:`analysis` combines them for :mod:`tables`, :mod:`plot` and ``bench.json``.
 """

@@ -1,4 +1,4 @@
-"""What the figures say to do: how many workers, which collective. Inside the noise there is no winner."""
+"""Recommendations: how many workers, which collective. Differences within noise are ties."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Choice:
 
     Attributes:
         batch_size: Global batch.
-        workers: The fewest that no other number beats beyond the noise; ``None`` where noise could not be told, from
-            a single round.
-        others: For each other number of workers, how many times as fast as it the chosen number is.
+        workers: The fewest that no other number beats beyond noise; ``None`` if there is only one round, which
+            cannot show noise.
+        others: For each other number of workers, how many times as fast the chosen number is.
     """
 
     batch_size: int
@@ -26,12 +26,12 @@ class Choice:
 
     @property
     def slower(self) -> tuple[int, ...]:
-        """Larger numbers of workers that are slower beyond the noise."""
+        """Larger numbers of workers that are slower beyond noise."""
         return self._larger("more")
 
     @property
     def no_faster(self) -> tuple[int, ...]:
-        """Larger numbers of workers whose difference is inside the noise."""
+        """Larger numbers of workers whose difference is within noise."""
         return self._larger("noise")
 
     def _larger(self, verdict: str) -> tuple[int, ...]:
@@ -42,9 +42,9 @@ class Choice:
 
 
 def choose(batch_size: int, rates: Mapping[int, Rounds]) -> Choice | None:
-    """Choose among numbers of workers by their samples/s, round by round; ``None`` where fewer than two were measured.
+    """Choose the number of workers by samples/s, round by round; ``None`` if fewer than two were measured.
 
-    More workers cost memory and start-up: they are chosen only where they are faster beyond the noise.
+    More workers cost memory and start-up time, so they are chosen only if they are faster beyond noise.
     """
     measured = {workers: found for workers, found in sorted(rates.items()) if found}
     if len(measured) < 2:
@@ -72,41 +72,41 @@ def explain(choice: Choice, prefix: str = "") -> str:
 
 
 def advise(choices: Sequence[Choice]) -> str:
-    """The sentence at the end.
+    """Return the final recommendation.
 
-    ``2 workers; 4 is slower here`` where all batch sizes agree; else a part for each answer:
+    ``2 workers; 4 is slower here`` if all batch sizes agree, otherwise a part for each answer:
     ``1 worker at global batch 32; 2 workers at 256 and 2,048``.
     """
-    known = [one for one in choices if one.workers is not None]
+    known = [choice for choice in choices if choice.workers is not None]
     if not choices:
         return "no advice: measured fewer than two numbers of workers"
     if not known:
         return "no advice: one round cannot tell a difference from noise (use --rounds 3 or more)"
     groups: dict[int, list[Choice]] = {}
-    for one in known:
-        groups.setdefault(one.workers or 0, []).append(one)
+    for choice in known:
+        groups.setdefault(choice.workers or 0, []).append(choice)
     if len(groups) == 1 and len(known) == len(choices):
         ((workers, _),) = groups.items()
-        common = [one for one in _about_larger(known[0]) if all(one in _about_larger(other) for other in known)]
+        common = [text for text in _about_larger(known[0]) if all(text in _about_larger(other) for other in known)]
         return "; ".join([count(workers, "worker"), *common])
     parts = []
     for workers, group in groups.items():
-        batches = _listed([f"{one.batch_size:,}" for one in group])
+        batches = _listed([f"{choice.batch_size:,}" for choice in group])
         parts.append(f"{count(workers, 'worker')} at global batch {batches}")
-    if unknown := [f"{one.batch_size:,}" for one in choices if one.workers is None]:
+    if unknown := [f"{choice.batch_size:,}" for choice in choices if choice.workers is None]:
         parts.append(f"no advice at global batch {_listed(unknown)}")
     return "; ".join(parts)
 
 
 def ratio_text(found: Comparison) -> str:
-    """``1.41 (1.31 to 1.52)``: the ratio and its 95 % confidence interval; without it for a single round."""
+    """``1.41 (1.31 to 1.52)``: the ratio and its 95 % confidence interval, if there are several rounds."""
     if found.rounds < 2:
         return f"{found.ratio:.2f} (one round)"
     return f"{found.ratio:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
 def compare_collectives(first: str, second: str, found: Comparison) -> str:
-    """``shm is 3.40 (3.10 to 3.70) times as fast as ring``, or that the noise hides any difference."""
+    """``shm is 3.40 (3.10 to 3.70) times as fast as ring``, or that they tie."""
     if found.verdict == "more":
         return f"{first} is {ratio_text(found)} times as fast as {second}"
     if found.verdict == "less":

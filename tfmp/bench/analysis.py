@@ -1,4 +1,4 @@
-"""From the measurements of all rounds to the figures that are shown: pure arithmetic over a :class:`TrialPlan`."""
+"""Computes the figures that are shown from the measurements of all rounds."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from tfmp.bench.trials import Trial, TrialPlan
 
 @dataclass(frozen=True)
 class Measurement:
-    """What one trial of one round gave. Times count from the start of the command ("Enter").
+    """The result of one trial in one round. Times count from the start of the command ("Enter").
 
     Attributes:
         trial: What was run.
-        round: In which round, from 1.
+        round: The round, from 1.
         rates: Samples/s of each epoch after the first, for each process that trained on its own: one list for all
-            workers of a cluster, one a worker for ``apart``.
-        samples_per_second: Their median; of several lists the sum of the medians.
-        first_step_s: Seconds to the end of the first execution; the slowest process's.
-        reached: For each epoch, seconds to its end and its ``val_accuracy`` (or ``None``).
+            workers of a cluster, one per worker for ``apart``.
+        samples_per_second: Their median, or the sum of the medians of several lists.
+        first_step_s: Seconds to the end of the first execution of the slowest process.
+        reached: For each epoch, seconds to its end and its ``val_accuracy``, if any.
         seconds: Seconds to the end of the command.
         collective: The collective that the plan resolved to.
-        weights_sha256: Of each process's final weights.
-        foreign_cores: Cores that programs other than the trial kept busy meanwhile, on average.
+        weights_sha256: Digest of the final weights of each process.
+        foreign_cores: Cores that other programs kept busy during the trial, on average.
     """
 
     trial: Trial
@@ -47,7 +47,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Row:
-    """All about one number of workers at one batch size, with the first collective."""
+    """One number of workers at one batch size, with the first collective."""
 
     batch_size: int
     workers: int
@@ -72,25 +72,25 @@ class CollectiveRow:
 
 @dataclass(frozen=True)
 class Analysis:
-    """Everything that is shown."""
+    """All figures that are shown."""
 
     rows: tuple[Row, ...]
     splits: tuple[tuple[int, int, StepSplit], ...]  # (global batch, workers, where its step's time goes)
     collectives: tuple[CollectiveRow, ...]
     choices: tuple[Choice, ...]  # by throughput
     soonest: tuple[Choice, ...]  # by the seconds from Enter to the accuracy
-    narrower: tuple[tuple[int, int, Comparison], ...]  # (global batch, cores, one worker on those to one on all cores)
+    narrower: tuple[tuple[int, int, Comparison], ...]  # (global batch, cores, ratio to one worker on all cores)
     advice: str
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, numbers and texts."""
+        """Return plain dicts, lists, numbers and strings."""
         splits = [{"batch_size": batch, "workers": n, **asdict(split)} for batch, n, split in self.splits]
         return {
             "throughput": [asdict(row) for row in self.rows],
             "steps": splits,
             "collectives": [asdict(row) for row in self.collectives],
-            "choices": [asdict(one) for one in self.choices],
-            "soonest": [asdict(one) for one in self.soonest],
+            "choices": [asdict(choice) for choice in self.choices],
+            "soonest": [asdict(choice) for choice in self.soonest],
             "narrower": [
                 {"batch_size": batch, "cores": cores, **asdict(found)} for batch, cores, found in self.narrower
             ],
@@ -103,20 +103,20 @@ class Table:
 
     def __init__(self, measurements: Iterable[Measurement]) -> None:
         self._found: dict[Trial, dict[int, Measurement]] = {}
-        for one in measurements:
-            self._found.setdefault(one.trial, {})[one.round] = one
+        for measurement in measurements:
+            self._found.setdefault(measurement.trial, {})[measurement.round] = measurement
 
     def rates(self, trial: Trial | None) -> Rounds:
-        """Samples/s by round; empty for what was not run."""
-        return {number: one.samples_per_second for number, one in self.of(trial).items()}
+        """Samples/s by round; empty if it was not run."""
+        return {number: measurement.samples_per_second for number, measurement in self.of(trial).items()}
 
     def of(self, trial: Trial | None) -> Mapping[int, Measurement]:
-        """Measurements by round; empty for what was not run."""
+        """Measurements by round; empty if it was not run."""
         return self._found.get(trial, {}) if trial is not None else {}
 
 
 def analyse(plan: TrialPlan, measurements: Iterable[Measurement], target_accuracy: float) -> Analysis:
-    """Work out all figures that the measurements so far allow."""
+    """Compute all figures that the measurements so far allow."""
     table = Table(measurements)
     rows = [
         row
@@ -160,7 +160,7 @@ def _row(plan: TrialPlan, table: Table, workers: int, batch_size: int, target_ac
     if rate is None:
         return None
     least = plan.workers[0]
-    times = [one.seconds_to(target_accuracy) for one in found.values()]
+    times = [measurement.seconds_to(target_accuracy) for measurement in found.values()]
     alone = table.rates(plan.alone(workers, batch_size))
     return Row(
         batch_size=batch_size,
@@ -170,24 +170,25 @@ def _row(plan: TrialPlan, table: Table, workers: int, batch_size: int, target_ac
         against_one=compare(rates, table.rates(plan.run(least, batch_size))) if workers > least else None,
         strong=efficiency(rates, alone, workers) if workers > 1 else None,
         weak=efficiency(table.rates(plan.weak_run(workers, batch_size)), alone, workers),
-        first_step_s=figure([one.first_step_s for one in found.values()]),
+        first_step_s=figure([measurement.first_step_s for measurement in found.values()]),
         target_s=figure([at_s for at_s in times if at_s is not None]),
     )
 
 
 def _quickness(plan: TrialPlan, table: Table, batch_size: int, target_accuracy: float) -> dict[int, Rounds]:
-    """For each number of workers and round, how often a second holds the time to the accuracy: more is better."""
+    """The inverse of the time to the accuracy, for each number of workers and round: higher is better."""
     found: dict[int, Rounds] = {}
     for workers in plan.workers:
         times = {
-            number: one.seconds_to(target_accuracy) for number, one in table.of(plan.run(workers, batch_size)).items()
+            number: measurement.seconds_to(target_accuracy)
+            for number, measurement in table.of(plan.run(workers, batch_size)).items()
         }
         found[workers] = {number: 1 / at_s for number, at_s in times.items() if at_s is not None}
     return found
 
 
 def _narrower(plan: TrialPlan, table: Table) -> tuple[tuple[int, int, Comparison], ...]:
-    """Where one worker is faster on fewer cores, beyond the noise: the best number of cores for each batch size."""
+    """The best number of cores per batch size, if one worker is faster on fewer cores beyond noise."""
     best: dict[int, tuple[int, int, Comparison]] = {}
     for trial in plan.trials():
         if trial.kind != "alone" or trial.cores is None:
@@ -216,7 +217,7 @@ def _splits(plan: TrialPlan, table: Table) -> tuple[tuple[int, int, StepSplit], 
             batches, together, apart = zip(*pairs, strict=True)
             splits = split_steps(batches, together, apart)
             found += [(batch, workers, split) for batch, split in zip(batches, splits, strict=True)]
-    return tuple(sorted(found, key=lambda one: one[:2]))
+    return tuple(sorted(found, key=lambda row: row[:2]))
 
 
 def _collective_row(plan: TrialPlan, table: Table, workers: int, batch_size: int) -> CollectiveRow | None:
@@ -224,16 +225,16 @@ def _collective_row(plan: TrialPlan, table: Table, workers: int, batch_size: int
     first = plan.collectives[0]
     figures = {name: found for name, rates in by_name.items() if (found := figure(list(rates.values()))) is not None}
     against = {
-        name: one
+        name: ratio
         for name, rates in by_name.items()
-        if name != first and (one := compare(by_name[first], rates)) is not None
+        if name != first and (ratio := compare(by_name[first], rates)) is not None
     }
     return CollectiveRow(batch_size, workers, figures, against) if against else None
 
 
 def unlike_weights(measurements: Sequence[Measurement]) -> list[Trial]:
-    """Trials that were repeated and did not end with the same weights each time."""
+    """Return the repeated trials whose final weights differ."""
     found: dict[Trial, set[tuple[str | None, ...]]] = {}
-    for one in measurements:
-        found.setdefault(one.trial, set()).add(one.weights_sha256)
+    for measurement in measurements:
+        found.setdefault(measurement.trial, set()).add(measurement.weights_sha256)
     return [trial for trial, digests in found.items() if len(digests) > 1]

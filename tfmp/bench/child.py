@@ -1,7 +1,7 @@
-"""One ``tfmp train`` under a benchmark: ``python -m tfmp.bench.child PARENT CPUS ARGUMENT…``.
+"""Runs ``tfmp train`` for a benchmark: ``python -m tfmp.bench.child PARENT CPUS ARGUMENT…``.
 
-It ends with the benchmark, however that ends, and keeps to the CPUs that it is given (``0,1``; ``-`` for any): both
-have to be arranged from inside, before anything is started, and both outlive the ``exec``.
+The process ends with the benchmark, however that ends, and stays on the given CPUs (``0,1``; ``-`` for any). Both must
+be set up from inside before anything starts, and both survive the ``exec``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tfmp.workers.linux import set_parent_death_signal
 
 
 def main() -> None:
-    """Arrange both and become ``tfmp ARGUMENT…``."""
+    """Set up both and become ``tfmp ARGUMENT…``."""
     parent, cpus, arguments = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     set_parent_death_signal(signal.SIGTERM)
-    if os.getppid() != parent:  # it has ended already
+    if os.getppid() != parent:  # it has already ended
         sys.exit(EXIT_TERMINATED)
     if cpus != "-":
         os.sched_setaffinity(0, set(map(int, cpus.split(","))))

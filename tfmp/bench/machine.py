@@ -1,4 +1,4 @@
-"""What a benchmark ran on: without it a figure means nothing."""
+"""The machine that a benchmark ran on, without which its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PACKAGES = ("tensorflow", "tensorflow-cpu", "keras", "numpy")
 
 
 def describe_machine(cores: int, root: Path = procfs.ROOT) -> dict[str, Any]:
-    """Processor, cores, memory, system and the load before the first run.
+    """Describe processor, cores, memory, system and the load before the first run.
 
     Args:
         cores: Cores that may be used.
@@ -33,7 +33,7 @@ def describe_machine(cores: int, root: Path = procfs.ROOT) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Versions of tfmp, Python and what computes."""
+    """Versions of tfmp, Python and the libraries that compute."""
     found = {"tfmp": __version__, "python": platform.python_version()}
     for name in _PACKAGES:
         try:
@@ -44,32 +44,32 @@ def versions() -> dict[str, str]:
 
 
 def busy(load: float, cores: int) -> str | None:
-    """A warning where other work takes a good part of the machine, else ``None``."""
+    """Return a warning if other programs use a good part of the machine, else ``None``."""
     if load < 0.25 * cores:
         return None
     return f"this machine is busy (load {load:.1f} on {cores} cores): expect noise and fewer clear results"
 
 
 def busy_s(cpus: Sequence[int]) -> float:
-    """CPU seconds that these CPUs have spent on anything since the machine was started."""
+    """CPU seconds that these CPUs have been busy since boot."""
     import psutil
 
     times = psutil.cpu_times(percpu=True)
-    # By name: "guest" is part of "user", "iowait" is idle. Stolen time is taken by others too, beside this machine.
+    # By name: "guest" is part of "user", and "iowait" is idle. Stolen time is used by other virtual machines.
     kinds = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(getattr(times[cpu], kind, 0.0) for cpu in cpus if cpu < len(times) for kind in kinds)
 
 
 def own_s() -> float:
-    """CPU seconds of this process and of all descendants that have ended and were waited for."""
+    """CPU seconds of this process and of all descendants that were waited for."""
     return sum(os.times()[:4])
 
 
 def crowded(foreign_cores: Sequence[float], cores: int) -> str | None:
-    """A warning where other programs took more than a tenth of the machine during the runs, else ``None``.
+    """Return a warning if other programs used more than a tenth of the machine during the runs, else ``None``.
 
     Args:
-        foreign_cores: For each run, the cores that they kept busy on average.
+        foreign_cores: The cores that they kept busy on average, for each run.
         cores: Cores of this machine that may be used.
     """
     if not foreign_cores or statistics.median(foreign_cores) <= 0.1 * cores:

@@ -1,4 +1,4 @@
-"""Runs one trial: ``tfmp train`` as a child process, several at once for a reference without exchange."""
+"""Runs one trial: ``tfmp train`` as a child process, or several at once for a reference without exchange."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tfmp.text import noop
 from tfmp.workers.signals import SignalInbox
 
 _TICK_S = 0.1
-#: Beyond the run's own grace period, for the launcher to tidy up.
+#: On top of the run's grace period, for the launcher to clean up.
 _STOP_S = 10.0
 
 
 class Interrupted(Exception):
-    """A stop signal came; every child has ended. ``signum`` is the signal."""
+    """A stop signal arrived and every child has ended. ``signum`` is the signal."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
@@ -43,11 +43,11 @@ class Bench:
 
     Attributes:
         config: File with the resolved configuration.
-        folder: Where the trials' run folders lie while they are needed.
-        cpus: Numbers of the CPUs that references are held to: as many as there are cores to use.
+        folder: Directory of the trials' run folders.
+        cpus: The CPUs that references are limited to, one per usable core.
         train_samples: Training samples of an epoch.
         epochs: Epochs of each run.
-        grace_period_s: The configuration's.
+        grace_period_s: ``run.grace_period_s``.
     """
 
     config: Path
@@ -75,18 +75,18 @@ class Child:
 def run_trial(
     bench: Bench, trial: Trial, number: int, inbox: SignalInbox, on_tick: Callable[[], None] = noop
 ) -> Measurement:
-    """Run a trial to its end and read what it left; its folder is removed unless it failed.
+    """Run a trial and read its results. Its folder is removed unless it failed.
 
     Args:
         bench: See :class:`Bench`.
         trial: What to run.
         number: The round.
         inbox: Stop signals.
-        on_tick: Called several times a second.
+        on_tick: Called several times per second.
 
     Raises:
         Interrupted: A stop signal came.
-        TfmpError: The training failed, or left no figure.
+        TfmpError: The training failed or left no figures.
     """
     folder = bench.folder / f"round-{number}" / trial.name
     folder.mkdir(parents=True)
@@ -112,18 +112,18 @@ def run_trial(
 def read_trial(
     trial: Trial, number: int, folders: Sequence[RunFolder], began_s: float, seconds: float, foreign_cores: float
 ) -> Measurement:
-    """Read the run folders of a trial that ended well.
+    """Read the run folders of a successful trial.
 
     Args:
         trial: What was run.
         number: The round.
         folders: Its run folders.
-        began_s: Wall clock when the commands were started.
-        seconds: Seconds that they took.
-        foreign_cores: Cores that other programs kept busy meanwhile.
+        began_s: Wall-clock time when the commands started.
+        seconds: Duration of the commands.
+        foreign_cores: Cores that other programs kept busy.
 
     Raises:
-        TfmpError: A file is missing or has no figure to offer.
+        TfmpError: A file is missing, damaged or has no figures.
     """
     rates: list[tuple[float, ...]] = []
     first_steps_s: list[float] = []
@@ -135,7 +135,7 @@ def read_trial(
             rates.append(tuple(_rate(epoch) for epoch in read_metrics(folder)[1:]))
             first_steps_s.append(next(event.time_s for event in events if event.kind == "first_step") - began_s)
             summaries.append(read_summary(folder))
-            if reached is None:  # the accuracy of a reference, which may have several folders, is not asked for
+            if reached is None:  # only references have several folders, and their accuracy does not matter
                 epochs = [event for event in events if event.kind == "epoch"]
                 reached = tuple((epoch.time_s - began_s, epoch.values.get("val_accuracy")) for epoch in epochs)
         speed = sum(map(statistics.median, rates))
@@ -166,7 +166,7 @@ def _rate(epoch: EpochMetrics) -> float:
 
 
 def children_of(bench: Bench, trial: Trial, folder: Path) -> list[Child]:
-    """The processes of a trial, not started, with run folders below ``folder``."""
+    """Return the processes of a trial, not started yet, with run folders below ``folder``."""
     common = ["train", str(bench.config), "-q", "--no-live", "--max-restarts", "0", "--epochs", str(bench.epochs)]
     common += ["--set", "cluster.base_port=null"]  # several may run at once
     if trial.kind != "apart":
@@ -179,16 +179,16 @@ def children_of(bench: Bench, trial: Trial, folder: Path) -> list[Child]:
     for place, (batch, own) in enumerate(zip(batches, samples, strict=True)):
         run = RunFolder(folder / f"run-{place}")
         arguments = [*common, "--workers", "1", "--batch-size", str(batch), "--set", f"data.limit_train={own}"]
-        # They would validate at different times, and each of them all samples.
+        # They would validate at different times, and each would validate all samples.
         arguments += ["--set", "training.validation_every=0", "--run-dir", str(run.path)]
         children.append(Child(run, arguments, cpu_share(bench.cpus, trial.workers, place)))
     return children
 
 
 def cpu_share(cpus: tuple[int, ...], workers: int, place: int) -> tuple[int, ...]:
-    """The CPUs of worker ``place`` of several; where there are more workers than CPUs, they take turns."""
+    """Return the CPUs of worker ``place``. If there are more workers than CPUs, they share them."""
     each = max(1, len(cpus) // workers)
-    return tuple(cpus[(place * each + one) % len(cpus)] for one in range(each))
+    return tuple(cpus[(place * each + offset) % len(cpus)] for offset in range(each))
 
 
 def _start(child: Child) -> None:
@@ -199,20 +199,20 @@ def _start(child: Child) -> None:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            start_new_session=True,  # Ctrl-C at the terminal is for the benchmark, which passes it on
+            start_new_session=True,  # the benchmark gets Ctrl-C and passes it on
         )
 
 
 def wait_for(
     children: Sequence[Child], inbox: SignalInbox, on_tick: Callable[[], None], grace_period_s: float
 ) -> Child | None:
-    """Wait until all have ended well, or one has failed: that one is returned, and the others are stopped.
+    """Wait for all children. If one fails, stop the others and return it.
 
     Raises:
         Interrupted: A stop signal came.
     """
     while True:
-        # Before the children are judged: Ctrl-C may have hit one that had no session of its own yet.
+        # First of all: Ctrl-C may have hit a child that had no session of its own yet.
         if signals := inbox.read():
             _end(children, signals[0], grace_period_s + _STOP_S, inbox)
             raise Interrupted(signals[0])
@@ -228,7 +228,7 @@ def wait_for(
 
 
 def _end(children: Sequence[Child], signum: int, patience_s: float, inbox: SignalInbox | None = None) -> None:
-    """Ask the children that are left to stop; kill them when patience ends, or a second signal comes."""
+    """Ask the remaining children to stop; kill them after ``patience_s``, or at a second signal."""
     left = [child.process for child in children if child.process is not None and child.process.poll() is None]
     for process in left:
         with suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""The result of a benchmark as a picture, where matplotlib is installed."""
+"""Plots the results of a benchmark, if matplotlib is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfmp.rundir.layout import atomic_write
 
 
 def save_plot(path: Path, plan: TrialPlan, found: Analysis) -> None:
-    """Draw throughput, scaling efficiency and the split of a step as a PNG file.
+    """Plot throughput, scaling efficiency and the step breakdown as a PNG file.
 
     Raises:
         TfmpError: matplotlib is not installed.
@@ -22,7 +22,7 @@ def save_plot(path: Path, plan: TrialPlan, found: Analysis) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise TfmpError("no plot: matplotlib is not installed", hint="pip install 'tfmp[plot]'") from error
-    # Without pyplot: no display is looked for, and no figure stays in a global list.
+    # Without pyplot, which would look for a display and keep figures in a global list.
     picture = Figure(figsize=(15, 4.5), layout="constrained")
     canvas = FigureCanvasAgg(picture)
     throughput, scaling, steps = picture.subplots(1, 3)
@@ -70,12 +70,12 @@ def _draw_steps(axes: Any, found: Analysis) -> None:
     if named:
         parts.insert(0, ("rest", fixed_s))
     for label, values_s in parts:
-        # In parts of the step: batches of 32 and of 2,048 would not fit into one scale of milliseconds.
+        # As shares of the step: batches of 32 and 2,048 would not fit one scale of milliseconds.
         share = [100 * value / split.step_s for value, split in zip(values_s, splits, strict=True)]
         axes.bar(names, share, bottom=bottom, label=label)
         bottom = [low + high for low, high in zip(bottom, share, strict=True)]
     axes.set_xlabel("workers × global batch")
-    axes.set_ylabel("part of a step, %")
+    axes.set_ylabel("share of a step, %")
     axes.tick_params("x", rotation=30 if len(names) > 3 else 0)
     if names:
         axes.legend(fontsize="small")

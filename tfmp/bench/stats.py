@@ -12,22 +12,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-#: What was measured in each round, by the number of the round.
+#: The measured value of each round, by its number.
 Rounds: TypeAlias = Mapping[int, float]
 
 Verdict = Literal["more", "less", "noise"]
 
-#: A smaller difference is no reason to choose, however sure.
+#: A smaller difference does not matter, however certain.
 LEAST_DIFFERENCE = 0.02
 
-# Two-sided 95 % points of Student's t for 1, 2, … degrees of freedom; beyond, the normal distribution's is close.
+# Two-sided 95 % points of Student's t for 1, 2, … degrees of freedom; then the normal distribution is close.
 _T_95 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )  # fmt: skip
 _T_95_MANY = 1.96
 
-#: The latency is looked for from this part of the least amount's cost to so many times the largest's.
+#: The search for the offset spans this factor below the smallest and above the largest amount.
 _REACH = 1e6
 _GRID = 300
 _PRECISION = 1e-10
@@ -35,7 +35,7 @@ _PRECISION = 1e-10
 
 @dataclass(frozen=True)
 class Figure:
-    """One quantity over rounds: the median and the whole range."""
+    """A quantity over the rounds: median and range."""
 
     median: float
     low: float
@@ -44,7 +44,7 @@ class Figure:
 
 
 def figure(values: Sequence[float]) -> Figure | None:
-    """The figure of some values; ``None`` for none."""
+    """Return the figure of some values; ``None`` for no values."""
     if not values:
         return None
     return Figure(statistics.median(values), min(values), max(values), len(values))
@@ -52,7 +52,7 @@ def figure(values: Sequence[float]) -> Figure | None:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the range that holds its true value with 95 % confidence: infinite for one value."""
+    """A mean and its 95 % confidence interval, which is infinite for a single value."""
 
     mean: float
     low: float
@@ -60,7 +60,7 @@ class Interval:
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """The mean of ``values`` and its 95 % confidence interval by Student's t.
+    """Return the mean of ``values`` and its 95 % confidence interval by Student's t.
 
     Raises:
         statistics.StatisticsError: There are no values.
@@ -76,13 +76,13 @@ def interval(values: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many times as much one is of the other.
+    """The ratio of two quantities.
 
     Attributes:
         ratio: Geometric mean of the ratios of the rounds.
         low: Lower end of its 95 % confidence interval; 0 for a single round.
         high: Upper end; infinite for a single round.
-        rounds: Rounds that have both.
+        rounds: Number of rounds that have both.
     """
 
     ratio: float
@@ -92,7 +92,7 @@ class Comparison:
 
     @property
     def verdict(self) -> Verdict:
-        """``noise`` unless the whole interval is on one side of 1 and the difference is worth a word."""
+        """``noise`` unless the whole interval is on one side of 1 and the difference is large enough."""
         if self.low > 1 and self.ratio >= 1 + LEAST_DIFFERENCE:
             return "more"
         if self.high < 1 and self.ratio <= 1 / (1 + LEAST_DIFFERENCE):
@@ -100,19 +100,19 @@ class Comparison:
         return "noise"
 
 
-def compare(one: Rounds, other: Rounds) -> Comparison | None:
-    """Compare positive figures round by round; ``None`` where no round has both."""
-    both = sorted(one.keys() & other.keys())
+def compare(first: Rounds, other: Rounds) -> Comparison | None:
+    """Compare positive figures round by round; ``None`` if no round has both."""
+    both = sorted(first.keys() & other.keys())
     if not both:
         return None
-    found = interval([math.log(one[number] / other[number]) for number in both])
+    found = interval([math.log(first[number] / other[number]) for number in both])
     return Comparison(math.exp(found.mean), math.exp(found.low), math.exp(found.high), len(both))
 
 
 def efficiency(together: Rounds, alone: Rounds, workers: int) -> Figure | None:
-    """Which part of N times one worker's throughput N workers reach.
+    """Return the throughput of N workers as a fraction of N times that of one worker.
 
-    Strong scaling: both have the same global batch. Weak scaling: both have the same batch a worker.
+    Strong scaling: both have the same global batch. Weak scaling: both have the same batch per worker.
 
     Args:
         together: Samples/s of the N workers.
@@ -125,15 +125,15 @@ def efficiency(together: Rounds, alone: Rounds, workers: int) -> Figure | None:
 
 @dataclass(frozen=True)
 class StepSplit:
-    """Where the seconds of a step go: three parts, or two, that add up to it.
+    """The two or three parts of a step, which add up to it.
 
     Attributes:
         step_s: The whole step: median over the rounds.
-        exchange_s: What is gone where the same workers exchange nothing: the median difference, not below 0.
+        exchange_s: The time saved without an exchange: the median difference, at least 0.
         exchange_low_s: Lower end of the 95 % confidence interval of the mean difference.
         exchange_high_s: Upper end.
-        compute_s: What grows with the batch: input, forward, backward. ``None`` where a single batch size cannot tell.
-        fixed_s: What each step costs whatever its batch: the optimizer, Python, dispatch. ``None`` likewise.
+        compute_s: The part that grows with the batch: input, forward, backward. ``None`` with a single batch size.
+        fixed_s: The part that does not: optimizer, Python, dispatch. ``None`` likewise.
     """
 
     step_s: float
@@ -145,15 +145,14 @@ class StepSplit:
 
     @property
     def measurable(self) -> bool:
-        """Whether the exchange stands out of the noise."""
+        """Whether the exchange exceeds noise."""
         return self.exchange_low_s > 0
 
 
 def split_steps(batch_sizes: Sequence[int], together: Sequence[Rounds], apart: Sequence[Rounds]) -> list[StepSplit]:
     """Split the steps of one number of workers.
 
-    The part without exchange is split in two by a line through the batch sizes: its value at a batch of nothing is the
-    fixed part.
+    A line through the batch sizes splits the part without exchange: its value at batch size 0 is the fixed part.
 
     Args:
         batch_sizes: Global batch sizes.
@@ -182,9 +181,9 @@ class CostModel:
     """seconds = ``latency_s`` + amount * ``seconds_per_unit``.
 
     Attributes:
-        latency_s: What nothing costs, 0 or more.
-        seconds_per_unit: What one unit of the amount adds, 0 or more.
-        worst_error: The largest deviation of a point from the model, as a fraction of the point.
+        latency_s: The cost of amount 0; at least 0.
+        seconds_per_unit: The additional cost per unit; at least 0.
+        worst_error: The largest deviation from the model, as a fraction of the measured value.
     """
 
     latency_s: float
@@ -193,26 +192,26 @@ class CostModel:
 
     @property
     def units_per_second(self) -> float:
-        """The bandwidth; infinite where the amount costs nothing."""
+        """The bandwidth; infinite if units cost nothing."""
         return 1 / self.seconds_per_unit if self.seconds_per_unit else float("inf")
 
     def seconds(self, amount: float) -> float:
-        """What ``amount`` costs."""
+        """Return the cost of ``amount``."""
         return self.latency_s + amount * self.seconds_per_unit
 
 
 def fit_cost(amounts: Sequence[float], seconds: Sequence[float]) -> CostModel:
-    """Fit the model by least squares of the logarithms of model / cost, no part below 0.
+    """Fit the model by least squares of the logarithms of model / cost, with no negative part.
 
-    Logarithms, since costs span orders of magnitude: a cheap point matters as much as a dear one, and twice too much
-    is as wrong as half too little.
+    Costs span orders of magnitude: with logarithms a cheap point counts as much as an expensive one, and a factor of 2
+    is as wrong as a factor of 1/2.
 
     Args:
-        amounts: Positive, at least two different ones.
-        seconds: What each costs, positive.
+        amounts: Positive amounts, at least two different ones.
+        seconds: The positive cost of each.
 
     Raises:
-        ValueError: Fewer than two different amounts, or one or a cost that is not positive.
+        ValueError: There are fewer than two different amounts, or an amount or a cost is not positive.
     """
     if len(set(amounts)) < 2 or not all(amount > 0 for amount in amounts):
         raise ValueError(f"expected at least two different positive amounts, received {list(amounts)}")
@@ -221,7 +220,7 @@ def fit_cost(amounts: Sequence[float], seconds: Sequence[float]) -> CostModel:
     points = list(zip(amounts, seconds, strict=True))
 
     # With latency = offset * slope the model is slope * (offset + amount): for each offset the best slope is a
-    # geometric mean, and what is left is the variance of the logarithms: one unknown to search for.
+    # geometric mean, and the misfit is the variance of the logarithms. That leaves one unknown to search for.
     def misfit(log_offset: float) -> float:
         offset = math.exp(log_offset)
         return _variance([math.log(cost / (offset + amount)) for amount, cost in points])
@@ -243,7 +242,7 @@ def fit_cost(amounts: Sequence[float], seconds: Sequence[float]) -> CostModel:
 
 
 def _least(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function with one valley between ``low`` and ``high`` is least, by thirds."""
+    """Find the minimum of a function with one valley between ``low`` and ``high``, by ternary search."""
     while high - low > _PRECISION:
         third = (high - low) / 3
         if function(low + third) <= function(high - third):
@@ -254,6 +253,6 @@ def _least(function: Callable[[float], float], low: float, high: float) -> float
 
 
 def _variance(values: Sequence[float]) -> float:
-    """As ``statistics.pvariance``, whose exact fractions are slow."""
+    """Like ``statistics.pvariance``, whose exact fractions are slow."""
     mean = math.fsum(values) / len(values)
     return math.fsum((value - mean) ** 2 for value in values) / len(values)

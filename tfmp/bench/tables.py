@@ -16,7 +16,7 @@ _NONE = "-"
 
 @dataclass(frozen=True)
 class TextTable:
-    """A title, a heading and rows; what is missing is a dash."""
+    """A title, a header, rows and notes. A dash stands for a missing value."""
 
     title: str
     columns: tuple[str, ...]
@@ -25,25 +25,25 @@ class TextTable:
 
 
 def tables(plan: TrialPlan, found: Analysis, target_accuracy: float) -> list[TextTable]:
-    """All tables that have something to show."""
+    """Return all tables that have rows."""
     made = [_throughput(plan, found), _times(found, target_accuracy), _steps(found), _collectives(plan, found)]
     return [table for table in made if table.rows]
 
 
 def advice_lines(plan: TrialPlan, found: Analysis, target_accuracy: float, *, busy: bool = False) -> list[str]:
-    """What is said under the tables, the advice last.
+    """Return the lines below the tables, ending with the advice.
 
     Args:
-        plan: What was to be run.
-        found: What came out.
-        target_accuracy: The accuracy to which times were taken.
-        busy: Whether other programs took a good part of the machine: more workers then lose more than they would alone.
+        plan: The trials.
+        found: The results.
+        target_accuracy: The accuracy for the time-to-accuracy figure.
+        busy: Whether other programs used a good part of the machine, which slows down extra workers most.
     """
     lines = [explain(choice) for choice in found.choices]
     lines += [explain(choice, f"fastest to val_accuracy {target_accuracy:g} at ") for choice in found.soonest]
-    for batch_size, cores, one in found.narrower:
+    for batch_size, cores, faster in found.narrower:
         fewer = "1 core" if cores == 1 else f"{cores} cores"
-        speed = f"1 worker is {ratio_text(one)} times as fast on {fewer} as on all {plan.cores}"
+        speed = f"1 worker is {ratio_text(faster)} times as fast on {fewer} as on all {plan.cores}"
         lines.append(f"global batch {batch_size:,}: {speed} (--set cluster.threads_per_worker={cores})")
     if beyond := [n for n in plan.workers if n > plan.cores]:
         there = "1 core" if plan.cores == 1 else f"{plan.cores} cores"
@@ -120,7 +120,7 @@ def _steps(found: Analysis) -> TextTable:
 
 
 def exchange_text(split: StepSplit) -> str:
-    """``0.210 ms``, with what it is below where it does not stand out of the noise."""
+    """``0.210 ms``, with an upper bound if it is within noise."""
     if split.measurable:
         return _milliseconds(split.exchange_s)
     if split.exchange_high_s == float("inf"):
@@ -135,25 +135,31 @@ def _collectives(plan: TrialPlan, found: Analysis) -> TextTable:
             f"{row.batch_size:,}",
             str(row.workers),
             *(f"{row.rates[name].median:,.0f}" if name in row.rates else _NONE for name in plan.collectives),
-            "; ".join(compare_collectives(plan.collectives[0], name, one) for name, one in row.against_first.items()),
+            "; ".join(
+                compare_collectives(plan.collectives[0], name, ratio) for name, ratio in row.against_first.items()
+            ),
         )
         for row in found.collectives
     ]
     return TextTable("collectives", columns, tuple(rows))
 
 
-def _spread(one: Figure) -> str:
-    return f"{one.low:,.0f} to {one.high:,.0f}" if one.rounds > 1 else "one round"
+def _spread(figure: Figure) -> str:
+    return f"{figure.low:,.0f} to {figure.high:,.0f}" if figure.rounds > 1 else "one round"
 
 
-def _percent(one: Figure | None) -> str:
-    return _NONE if one is None else f"{one.median:.0%}"
+def _percent(figure: Figure | None) -> str:
+    return _NONE if figure is None else f"{figure.median:.0%}"
 
 
-def _seconds(one: Figure | None) -> str:
-    if one is None:
+def _seconds(figure: Figure | None) -> str:
+    if figure is None:
         return _NONE
-    return f"{seconds(one.median)} ({one.low:.1f} to {one.high:.1f})" if one.rounds > 1 else seconds(one.median)
+    return (
+        f"{seconds(figure.median)} ({figure.low:.1f} to {figure.high:.1f})"
+        if figure.rounds > 1
+        else seconds(figure.median)
+    )
 
 
 def _milliseconds(value_s: float) -> str:

@@ -1,11 +1,11 @@
-"""What ``tfmp bench`` runs: each layout of workers, and the references that its figures are held against.
+"""What ``tfmp bench`` runs: each layout of workers, and the references to compare it with.
 
 Three kinds of trial:
 
 - ``run``: N workers, as ``tfmp train`` starts them;
-- ``alone``: one worker on the cores that each of N workers has, with the whole batch: the reference of scaling;
-- ``apart``: N lone workers at once, each with its share of cores, batch and samples, that exchange nothing: the
-  reference of the time that an exchange takes.
+- ``alone``: one worker with the whole batch, on as many cores as each of N workers has: the reference for scaling;
+- ``apart``: N independent workers at once, each with its share of cores, batch and samples: the reference for the
+  cost of the exchange.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Kind = Literal["run", "alone", "apart"]
 
 @dataclass(frozen=True)
 class Trial:
-    """One thing to run.
+    """A training to run.
 
     Attributes:
         kind: See the module.
-        workers: Worker processes that train at the same time: always 1 for ``alone``.
-        batch_size: Samples of one step over all of them.
-        collective: As asked for; ``auto`` where there is nothing to exchange.
-        cores: Cores that the processes are held to, together; ``None``: all of the machine.
+        workers: Worker processes that train at the same time; 1 for ``alone``.
+        batch_size: Samples per step across all of them.
+        collective: As requested; ``auto`` if there is nothing to exchange.
+        cores: Cores that the processes may use together; ``None``: all.
     """
 
     kind: Kind
@@ -47,7 +47,7 @@ class Trial:
 
     @property
     def title(self) -> str:
-        """What a person reads while it runs."""
+        """A description for people."""
         if self.kind == "alone":
             cores = "1 core" if self.cores == 1 else f"{self.cores} cores"
             return f"1 worker on {cores}, batch {self.batch_size:,} (reference)"
@@ -59,16 +59,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The trials of one benchmark, and which of them belongs to which figure.
+    """The trials of a benchmark, and which figure needs which.
 
     Attributes:
         workers: Numbers of workers, ascending.
         batch_sizes: Global batch sizes, ascending.
-        collectives: Collectives to compare; the first is the one that all figures but the comparison are about.
-        cores: Cores of this machine that may be used.
-        train_samples: Samples of an epoch: a larger batch would not be what its name says.
-        weak: Whether weak scaling is measured: N times the batch on N workers.
-        references: Whether the references are run: without them there is no efficiency and no split of the step.
+        collectives: Collectives to compare; all other figures use the first.
+        cores: Usable cores of this machine.
+        train_samples: Samples per epoch, which bound the batch size.
+        weak: Whether to measure weak scaling: N times the batch on N workers.
+        references: Whether to run the references, which efficiency and step breakdown need.
     """
 
     workers: tuple[int, ...]
@@ -80,26 +80,26 @@ class TrialPlan:
     references: bool = True
 
     def run(self, workers: int, batch_size: int, collective: str | None = None) -> Trial:
-        """``workers`` workers as a user starts them, with the first collective unless another is named."""
+        """``workers`` workers as a user starts them, by default with the first collective."""
         return Trial("run", workers, batch_size, "auto" if workers == 1 else collective or self.collectives[0])
 
     def alone(self, workers: int, batch_size: int) -> Trial:
-        """One worker with the cores of each of ``workers``: the plain run of one worker where these are all cores."""
+        """One worker on the cores of each of ``workers``, which is the plain run if those are all cores."""
         share = max(1, self.cores // workers)
         return self.run(1, batch_size) if share == self.cores else Trial("alone", 1, batch_size, cores=share)
 
     def apart(self, workers: int, batch_size: int) -> Trial:
-        """``workers`` lone workers at once, that share out the batch."""
+        """``workers`` independent workers at once that share the batch."""
         return Trial("apart", workers, batch_size)
 
     def weak_run(self, workers: int, batch_size: int) -> Trial | None:
-        """``workers`` workers with ``batch_size`` samples each; ``None`` where that is not measured."""
+        """``workers`` workers with ``batch_size`` samples each; ``None`` if that is not measured."""
         if not self.weak or workers == 1 or workers * batch_size > self.train_samples:
             return None
         return self.run(workers, workers * batch_size)
 
     def trials(self) -> tuple[Trial, ...]:
-        """All of one round, each once, in the order in which they are run: what is compared lies close together."""
+        """Return the trials of a round in order, with those to compare close together."""
         found: dict[Trial, None] = {}
         for batch_size in self.batch_sizes:
             for workers in self.workers:
@@ -122,20 +122,20 @@ def default_workers(cores: int) -> tuple[int, ...]:
 
 
 def shares(total: int, parts: int) -> tuple[int, ...]:
-    """``total`` in ``parts`` whole shares, the first ones larger by one where it does not divide."""
+    """Divide ``total`` into ``parts`` whole shares; the first ones may be larger by one."""
     base, extra = divmod(total, parts)
     return tuple(base + (part < extra) for part in range(parts))
 
 
 def time_left_s(spent_s: Sequence[tuple[Trial, float]], left: Sequence[Trial]) -> float | None:
-    """Seconds that the trials still to run will take: what each took before, or the mean of all where it is new.
+    """Estimate the seconds for the remaining trials: what each took before, or the mean of all for a new one.
 
     Args:
-        spent_s: What has been run, and its seconds.
-        left: What is still to run, as often as it will be.
+        spent_s: Finished trials and their seconds.
+        left: Remaining trials, once for each time they will run.
 
     Returns:
-        ``None`` while nothing has been run.
+        ``None`` before the first trial has finished.
     """
     if not spent_s:
         return None

@@ -1,4 +1,4 @@
-"""``tfmp bench``: check, run every trial in rounds, keep each figure at once, show what they say."""
+"""``tfmp bench``: checks, runs every trial in rounds, saves each result at once, and shows them."""
 
 from __future__ import annotations
 
@@ -33,28 +33,28 @@ from tfmp.workers.spec import signal_name
 if TYPE_CHECKING:
     from tfmp.config import Resolved
 
-#: Resolves the user's settings with some keys overridden by options, given as {option: value}.
+#: Resolves the settings with some options overridden: {option: value}.
 Resolve = Callable[[Mapping[str, object]], "Resolved"]
 
-#: A configuration may ask for hundreds of epochs: so many tell the speed.
+#: Enough to measure the speed, even if the configuration asks for hundreds.
 MOST_EPOCHS = 5
 _QUICK_EPOCHS = 3
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What the command line says; ``None``: not given.
+    """What the command line asks for; ``None``: not given.
 
     Attributes:
         workers: Numbers of workers.
         batch_sizes: Global batch sizes.
         collectives: Collectives to compare.
-        rounds: How often everything is run.
-        target_accuracy: The ``val_accuracy`` to which the time is taken.
+        rounds: Number of rounds.
+        target_accuracy: The ``val_accuracy`` for the time-to-accuracy figure.
         output: Folder of the results.
-        quick: Whether about a minute has to do.
-        live: Whether a live display is wanted on a terminal.
-        quiet: Whether only the result is shown.
+        quick: Whether to finish in about a minute.
+        live: Whether to show a live display on a terminal.
+        quiet: Whether to show the result only.
     """
 
     workers: tuple[int, ...] | None = None
@@ -70,7 +70,7 @@ class BenchOptions:
 
 @dataclass
 class _Results:
-    """What was measured so far, and where it is kept."""
+    """The measurements so far, and where they are saved."""
 
     folder: Path
     plan: TrialPlan
@@ -83,13 +83,13 @@ class _Results:
         return analyse(self.plan, self.measurements, self.options.target_accuracy)
 
     def write(self, status: str) -> None:
-        """Write ``bench.json`` anew: after every run, so that nothing measured is ever lost."""
+        """Rewrite ``bench.json``. Called after every run, so that no result is lost."""
         write_json(
             self.folder / "bench.json",
             {
                 "status": status,
                 **self.facts,
-                "runs": [{"name": one.trial.name, **asdict(one)} for one in self.measurements],
+                "runs": [{"name": measurement.trial.name, **asdict(measurement)} for measurement in self.measurements],
                 "failures": self.failures,
                 "analysis": self.analysis().to_json(),
             },
@@ -100,11 +100,11 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
     """Measure and report; return the exit code.
 
     Args:
-        resolve: The user's settings, with options overridden.
+        resolve: Resolves the settings with some options overridden.
         options: See :class:`BenchOptions`.
 
     Raises:
-        UsageError: Something is wrong with the settings, the lists, the data or the machine; nothing was started.
+        UsageError: The settings, the lists, the data or the machine do not fit; nothing was started.
         TfmpError: The first run failed.
     """
     resolved = resolve({})
@@ -127,7 +127,7 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
         epochs=epochs,
         grace_period_s=resolved.config.run.grace_period_s,
     )
-    # Drawn twice a second at most: the display shares the cores with what is measured.
+    # Drawn twice per second: the display shares the cores with what is measured.
     display = None if options.quiet else make_display(live=options.live, refresh_per_second=2)
     progress = Progress(display, trials, options.rounds)
     stopped_by = None
@@ -142,7 +142,7 @@ def bench(resolve: Resolve, options: BenchOptions) -> int:
 
 
 def _plan_trials(resolve: Resolve, options: BenchOptions, host: Host) -> tuple[TrialPlan, bool]:
-    """What is to be run, each layout planned as ``tfmp train`` would; and whether it is on GPUs.
+    """Return the trials, and whether they run on GPUs. Each layout is planned as in ``tfmp train``.
 
     Raises:
         UsageError: A layout is refused.
@@ -170,7 +170,7 @@ def _plan_trials(resolve: Resolve, options: BenchOptions, host: Host) -> tuple[T
         cores=cores,
         train_samples=min(header.train_samples, limit) if limit is not None else header.train_samples,
         weak=not (options.quick or on_gpus),
-        # They hold processes to cores; on GPUs that would say nothing.
+        # They limit processes to cores, which means nothing on GPUs.
         references=not on_gpus,
     )
     for trial in plan.trials():
@@ -204,7 +204,7 @@ def _run_all(
         for place, trial in enumerate(trials):
             if trial in broken:
                 continue
-            left = [one for one in (*trials[place:], *(trials * (rounds - number))) if one not in broken]
+            left = [other for other in (*trials[place:], *(trials * (rounds - number))) if other not in broken]
             progress.begin(trial, number, left)
             began, found = time.monotonic(), None
             try:
@@ -222,7 +222,7 @@ def _run_all(
 
 
 def _finish(results: _Results, stopped_by: int | None, done: int, total: int) -> int:
-    """Write and show what was measured; return the exit code."""
+    """Save and show the results; return the exit code."""
     status = "interrupted" if stopped_by is not None else "failed" if results.failures else "done"
     results.write(status)
     if not results.failures:
@@ -234,7 +234,7 @@ def _finish(results: _Results, stopped_by: int | None, done: int, total: int) ->
         eprint(f"interrupted by {signal_name(stopped_by)} after {done} of {count(total, 'run')}{kept}")
         return 128 + stopped_by
     if results.failures:
-        names = ", ".join(one["name"] for one in results.failures)
+        names = ", ".join(failure["name"] for failure in results.failures)
         eprint(f"error: {count(len(results.failures), 'layout')} failed: {names}")
         return EXIT_FAILED
     return EXIT_OK
@@ -247,7 +247,7 @@ def _show(results: _Results) -> None:
         show(table)
     for trial in unlike_weights(results.measurements):
         say(f"warning: final weights differ between rounds: {trial.title}")
-    foreign_cores = [one.foreign_cores for one in results.measurements]
+    foreign_cores = [measurement.foreign_cores for measurement in results.measurements]
     warning = crowded(foreign_cores, results.plan.cores)
     if warning:
         say(f"warning: {warning}")
@@ -263,10 +263,10 @@ def _show(results: _Results) -> None:
 
 
 def _claim(output: Path | None, resolved: Resolved) -> Path:
-    """Make the folder of the results with ``config.yaml`` in it.
+    """Create the results folder with ``config.yaml``.
 
     Raises:
-        UsageError: It holds something already, or cannot be written.
+        UsageError: It already contains results, or is not writable.
     """
     if output is not None and (output / "config.yaml").exists():
         raise UsageError(
@@ -301,7 +301,7 @@ def _facts(plan: TrialPlan, options: BenchOptions, epochs: int, cores: int) -> d
 
 
 def _notes(plan: TrialPlan, facts: Mapping[str, Any], wanted_epochs: int, epochs: int, *, on_gpus: bool) -> list[str]:
-    """What is to be known before the first run."""
+    """Return notes to show before the first run."""
     notes = []
     if warning := busy(facts["machine"]["load"], plan.cores):
         notes.append(f"warning: {warning}")

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def headline(plan: Plan) -> str:
     """Summarize a plan in one line."""
     batch = plan.batch
-    each = f"{batch.per_replica_batch} a replica" + (f": {batch.uneven}" if batch.uneven else "")
+    each = f"{batch.per_replica_batch} per replica" + (f": {batch.uneven}" if batch.uneven else "")
     return (
         f"{count(len(plan.workers), 'worker')}, {plan.strategy}, collective {plan.collective.name}; "
         f"replicas: {plan.replicas}; global batch {batch.global_batch:,} ({each}); "
-        f"{batch.steps_per_epoch:,} steps an epoch, {count(plan.epochs, 'epoch')}"
+        f"{batch.steps_per_epoch:,} steps per epoch, {count(plan.epochs, 'epoch')}"
     )
 
 

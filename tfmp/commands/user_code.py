@@ -1,6 +1,6 @@
-"""The user's own functions, looked for before anything is started: their files are read, not run.
+"""Checks that the user's own functions exist before anything is started, by reading their files.
 
-Importing them would import TensorFlow into the launcher; what a file's text cannot tell is left to the workers.
+Importing them would import TensorFlow into the launcher. What the text of a file does not show is left to the workers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def check_user_code(resolved: Resolved) -> None:
-    """Check that ``model.factory`` and ``training.callbacks`` name functions that are there.
+    """Check that ``model.factory`` and ``training.callbacks`` name existing functions.
 
     Raises:
-        UsageError: A module is not found, cannot be parsed, or has no such name.
+        UsageError: A module cannot be found or parsed, or has no such function.
     """
     config = resolved.config
     named = [("model.factory", config.model.factory)] if config.model.factory else []
@@ -66,25 +66,25 @@ def _check(reference: str, where: str) -> None:
 
 
 def _find(module: str, here: str) -> importlib.machinery.ModuleSpec | None:
-    """The module as a worker would find it: the current directory first. Nothing is imported, no package either."""
+    """Find a module as a worker would: the current directory first. Nothing is imported, not even packages."""
     path = [here, *sys.path]
     spec = None
     for depth, name in enumerate(module.split(".")):
-        # By its last name alone: a dotted one makes the finder ask for the parent, which is not imported.
+        # By the last part only: for a dotted name the finder needs the parent, which is not imported.
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None and depth == 0:
             with suppress(ImportError, ValueError):
-                spec = importlib.util.find_spec(name)  # built in, or found by an editable installation's own finder
+                spec = importlib.util.find_spec(name)  # built in, or found by the finder of an editable installation
         if spec is None:
             return None
         inside = spec.submodule_search_locations
-        # A package without __init__.py has no list, but every folder of that name.
+        # A package without __init__.py has no list; it consists of every folder of that name.
         path = list(inside) if isinstance(inside, list) else [str(Path(folder, name)) for folder in path]
     return spec
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:
-    """What a module's statements define, those inside ``if``, ``try`` and ``with`` too."""
+    """Yield the names that a module defines, also inside ``if``, ``try`` and ``with``."""
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name

@@ -1,4 +1,4 @@
-"""Lines that TensorFlow prints without anything being wrong; the log files keep them."""
+"""Recognizes lines of TensorFlow that mean nothing; the log files keep them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _HARMLESS = re.compile(
 )
 
 
-#: The first words of a worker that has lost a peer: pages follow, all about others.
+#: What a worker prints first when it has lost a peer. Pages follow, none of which is about itself.
 _LOST_A_PEER = re.compile(r"Aborting RingReduce|CollectiveExecutor::StartAbort|Collective ops is aborted by")
 
 
 def complains_of_a_peer(text: str) -> bool:
-    """Whether a line begins what TensorFlow prints when another worker is gone."""
+    """Whether a line starts what TensorFlow prints when another worker is gone."""
     return _LOST_A_PEER.search(text) is not None
 
 

@@ -18,13 +18,13 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LastingOutput(io.FileIO):
-    """A descriptor that takes whatever is written to it.
+    """A descriptor whose writes never fail because of the reader or the disk.
 
-    Once its reader is gone it leads to ``/dev/null``. On a full disk what does not fit is lost.
+    Once the reader is gone, output goes to ``/dev/null``. On a full disk, what does not fit is lost.
 
     Args:
         fd: The descriptor; it stays open.
-        on_gone: Called once, when the reader is found gone.
+        on_gone: Called once, when the reader is gone.
     """
 
     def __init__(self, fd: int, on_gone: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class LastingOutput(io.FileIO):
 
 @contextmanager
 def lasting_output() -> Iterator[None]:
-    """Make standard output and standard error last; a note on the other says that one of them is gone."""
+    """Make standard output and standard error outlive their readers; a note on stderr tells if stdout's is gone."""
     before = sys.stdout, sys.stderr
 
     def note() -> None:
@@ -66,7 +66,7 @@ def lasting_output() -> Iterator[None]:
 
 
 def _lasting(stream: TextIO, fd: int, on_gone: Callable[[], None]) -> TextIO:
-    """The same stream, lasting; a stream that is not the process's own stays as it is."""
+    """Return a lasting stream; one that is not the process's own is returned as it is."""
     try:
         if stream.fileno() != fd:
             return stream

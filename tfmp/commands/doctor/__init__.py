@@ -1,1 +1,1 @@
-"""``tfmp doctor``: can this machine train, and reach the others of its cluster? One line a check, each with the fix."""
+"""``tfmp doctor``: checks this machine and its connection to the cluster, one line per check, with fixes."""

@@ -1,4 +1,4 @@
-"""All checks, one after the other."""
+"""Runs all checks."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _IMPORT_TIMEOUT_S = 120.0
 _PROGRAM = (
     "import json, time; began = time.monotonic(); import tensorflow as tf, keras;"
-    "seconds = time.monotonic() - began; gpus = [one.name for one in tf.config.list_physical_devices('GPU')];"
+    "seconds = time.monotonic() - began; gpus = [gpu.name for gpu in tf.config.list_physical_devices('GPU')];"
     "print(json.dumps({'version': tf.__version__, 'seconds': seconds, 'gpus': gpus}))"
 )
 
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """What the command line says.
+    """What the command line asks for.
 
     Attributes:
-        quick: Only what takes less than half a second: TensorFlow is not imported, no other host is asked.
-        quiet: Print what is not well only.
+        quick: Run only checks that take milliseconds: no TensorFlow, no other hosts.
+        quiet: Print problems only.
     """
 
     quick: bool = False
@@ -45,10 +45,10 @@ class DoctorOptions:
 
 
 def doctor(config: RunConfig, options: DoctorOptions) -> int:
-    """Print a line for each check; return 1 if one of them stands in the way.
+    """Print a line for each check; return 1 if one of them fails.
 
     Raises:
-        UsageError: An address of the cluster is wrong.
+        UsageError: An address of the cluster is invalid.
     """
     lines = quick_lines(config)
     if not options.quick:
@@ -62,7 +62,7 @@ def doctor(config: RunConfig, options: DoctorOptions) -> int:
 
 
 def quick_lines(config: RunConfig) -> list[Line]:
-    """The checks that take milliseconds."""
+    """Run the checks that take milliseconds."""
     return [
         *machine_lines(os.environ),
         folder_line("run folder", config.run.dir or Path("runs"), "choose another --run-dir"),
@@ -76,12 +76,12 @@ def quick_lines(config: RunConfig) -> list[Line]:
 
 
 def _not_in_the_way(line: Line) -> Line:
-    """Without a data cache each run decodes its data anew: no reason not to train."""
+    """Without a data cache each run decodes its data again, which is no reason not to train."""
     return Line("warn", line.name, line.what, line.fix) if line.status == "fail" else line
 
 
 def tensorflow_line() -> Line:
-    """Import TensorFlow in a process of its own."""
+    """Import TensorFlow in another process."""
     environ = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""One line of a diagnosis."""
+"""A line of the report."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ Status = Literal["ok", "warn", "fail"]
 
 @dataclass(frozen=True)
 class Line:
-    """What one check found.
+    """The result of a check.
 
     Attributes:
-        status: Whether it stands in the way (``fail``), may do so (``warn``), or not.
-        name: What was looked at.
+        status: Whether it prevents training (``fail``), may do so (``warn``), or neither (``ok``).
+        name: What was checked.
         what: What was found.
-        fix: What to do; ``None`` where nothing is to be done.
+        fix: How to fix it; ``None`` if there is nothing to fix.
     """
 
     status: Status
@@ -27,7 +27,7 @@ class Line:
 
 
 def render(lines: Iterable[Line]) -> str:
-    """Return the lines as text, the fixes below theirs."""
+    """Return the lines as text, with each fix below its line."""
     lines = list(lines)
     width = max(len(line.name) for line in lines)
     text = []

@@ -1,4 +1,4 @@
-"""What this machine, or container, has: versions, cores, memory, shared memory, GPUs, a port, places to write to."""
+"""Checks of this machine or container: versions, cores, memory, shared memory, GPUs, ports, folders."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tfmp.rendezvous.identity import installed_versions
 
 _GIB = 1024**3
 _MIB = 1024**2
-#: What a worker of the default model takes at least; below it the kernel is likely to end one.
+#: With less, the kernel is likely to kill a worker of the default model.
 _LITTLE_MEMORY_BYTES = 512 * _MIB
 _LITTLE_DISK_BYTES = 200 * _MIB
-#: NCCL keeps its buffers there: Docker's default is not enough for two GPUs.
+#: NCCL keeps its buffers there; Docker's default is too small for two GPUs.
 _LITTLE_SHARED_BYTES = 256 * _MIB
 _OLDEST = {"TensorFlow": (2, 18), "Keras": (3, 10)}
 _PYTHONS = ((3, 10), (3, 13))
@@ -31,7 +31,7 @@ _PYTHONS = ((3, 10), (3, 13))
 def python_line(version: tuple[int, int, int], system: str) -> Line:
     """Python and the operating system."""
     found = f"{'.'.join(map(str, version))} on {system}"
-    first, last = (".".join(map(str, one)) for one in _PYTHONS)
+    first, last = (".".join(map(str, version)) for version in _PYTHONS)
     if system != "Linux":
         return Line("fail", "Python", f"{found}: tfmp needs Linux", "use a Linux machine, container or WSL")
     if not _PYTHONS[0] <= version[:2] <= _PYTHONS[1]:
@@ -45,7 +45,7 @@ def versions_line(versions: Mapping[str, str]) -> Line:
     """Installed packages.
 
     Args:
-        versions: By program, as :func:`tfmp.rendezvous.identity.installed_versions` gives them.
+        versions: See :func:`tfmp.rendezvous.identity.installed_versions`.
     """
     found = ", ".join(f"{name} {versions[name]}" for name in ("tfmp", *_OLDEST))
     for name, oldest in _OLDEST.items():
@@ -60,7 +60,7 @@ def versions_line(versions: Mapping[str, str]) -> Line:
 
 
 def cores_line(cores: int, affinity: int, machine: int) -> Line:
-    """Cores that may be used, of those that there are."""
+    """Usable cores, out of those that exist."""
     reasons = []
     if affinity < machine:
         reasons.append(f"CPU affinity allows {affinity}")
@@ -71,7 +71,7 @@ def cores_line(cores: int, affinity: int, machine: int) -> Line:
 
 
 def memory_line(available_bytes: int | None, limit_bytes: int | None) -> Line:
-    """Memory that is left, and the control group's limit."""
+    """Available memory, and the limit of the cgroup."""
     if available_bytes is None:
         return Line("warn", "memory", "cannot be read from /proc/meminfo")
     left = available_bytes if limit_bytes is None else min(available_bytes, limit_bytes)
@@ -84,7 +84,7 @@ def memory_line(available_bytes: int | None, limit_bytes: int | None) -> Line:
 
 
 def shared_memory_line(size_bytes: int | None, gpus: Sequence[str]) -> Line:
-    """``/dev/shm``, which matters to NCCL alone: CPU workers do not use it."""
+    """``/dev/shm``, which only NCCL uses; CPU workers do not."""
     if size_bytes is None:
         return Line("warn" if len(gpus) > 1 else "ok", "/dev/shm", "missing")
     if len(gpus) > 1 and size_bytes < _LITTLE_SHARED_BYTES:
@@ -103,7 +103,7 @@ def gpus_line(gpus: Sequence[str]) -> Line:
 
 
 def port_line() -> Line:
-    """Whether a server can listen here."""
+    """Whether a process can listen on a port."""
     try:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
@@ -114,7 +114,7 @@ def port_line() -> Line:
 
 
 def folder_line(name: str, folder: Path, fix: str) -> Line:
-    """Whether a folder, or the nearest one above it that exists, can be written."""
+    """Whether a folder, or its nearest existing parent, is writable."""
     place = folder.absolute()
     while not place.exists() and place != place.parent:
         place = place.parent
@@ -132,7 +132,7 @@ def folder_line(name: str, folder: Path, fix: str) -> Line:
 
 
 def machine_lines(environ: Mapping[str, str], root: Path = procfs.ROOT) -> list[Line]:
-    """Look at this machine; takes milliseconds."""
+    """Check this machine; takes milliseconds."""
     try:
         gpus: Sequence[str] = visible_gpus(environ, root)
         gpu = gpus_line(gpus)

@@ -1,4 +1,4 @@
-"""The cluster that a configuration names, as seen from here: does each name resolve, does each host answer?"""
+"""Checks of the cluster: does each name resolve, and does each host answer?"""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfmp.cluster.spec import Address, ClusterSpec
 from tfmp.commands.doctor.line import Line
 from tfmp.rendezvous.peer_status import Finding, Kind
 
-#: For name servers that do not answer, and for hosts with several addresses.
+#: Covers name servers that do not answer and hosts with several addresses.
 _TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 3.0
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
@@ -22,7 +22,7 @@ Answer = Finding | str
 
 
 def proxy_line(environ: Mapping[str, str]) -> Line:
-    """Proxy variables, which gRPC would follow if ``no_proxy`` did not name the workers' hosts."""
+    """Proxy variables, which gRPC would obey if workers did not set ``no_proxy``."""
     names = sorted(name for proxy in _PROXIES for name in (proxy, proxy.upper()) if environ.get(name))
     if not names:
         return Line("ok", "proxies", "none set")
@@ -30,14 +30,14 @@ def proxy_line(environ: Mapping[str, str]) -> Line:
 
 
 def cluster_lines(addresses: Sequence[str], hostname: str) -> list[Line]:
-    """Look at each worker of a cluster; at most ten seconds for all together.
+    """Check each worker of a cluster, in at most ten seconds.
 
     Args:
         addresses: ``host:port`` by rank.
         hostname: This host's name.
 
     Raises:
-        UsageError: An address is wrong.
+        UsageError: An address is invalid.
     """
     spec = ClusterSpec.from_addresses(addresses)
     own = index_by_name(addresses, hostname)
@@ -45,7 +45,7 @@ def cluster_lines(addresses: Sequence[str], hostname: str) -> list[Line]:
 
 
 def peer_line(rank: int, address: str, answer: Answer, own: bool) -> Line:
-    """What is said of one worker.
+    """Return the line for a worker.
 
     Args:
         rank: Its rank.
@@ -74,13 +74,13 @@ def peer_line(rank: int, address: str, answer: Answer, own: bool) -> Line:
 
 
 def _ask(spec: ClusterSpec) -> dict[int, Answer]:
-    """Try to reach all workers at once, each in a thread: the system's resolver may wait for seconds."""
+    """Try to reach all workers at once, in threads, because the resolver may wait for seconds."""
     answers: dict[int, Answer] = {}
 
     def ask(rank: int, address: Address) -> None:
         answers[rank] = reach(address)
 
-    threads = [Thread(target=ask, args=one, daemon=True) for one in enumerate(spec.addresses)]
+    threads = [Thread(target=ask, args=peer, daemon=True) for peer in enumerate(spec.addresses)]
     for thread in threads:
         thread.start()
     deadline_s = time.monotonic() + _TIMEOUT_S
@@ -90,11 +90,11 @@ def _ask(spec: ClusterSpec) -> dict[int, Answer]:
 
 
 def reach(address: Address, timeout_s: float = _CONNECT_TIMEOUT_S) -> Answer:
-    """Connect, and say what came of it.
+    """Connect, and return the outcome.
 
     Args:
-        address: Where.
-        timeout_s: For each IP address that the name has.
+        address: The worker's address.
+        timeout_s: Time limit for each IP address of the name.
     """
     try:
         with socket.create_connection((address.host, address.port), timeout_s) as sock:

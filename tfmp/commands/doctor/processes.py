@@ -1,4 +1,4 @@
-"""The worker processes of this user that run here, by the name that each gives itself: is one of them stopped?"""
+"""Checks whether a worker process of this user is stopped. Workers are found by their process names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WorkerProcess:
 
     Attributes:
         pid: Its process id.
-        rank: The worker it is.
+        rank: Its rank.
         state: Its state letter (proc(5)).
     """
 
@@ -46,10 +46,10 @@ def find_workers(root: Path = procfs.ROOT, user: int | None = None) -> list[Work
 
 
 def workers_line(workers: list[WorkerProcess]) -> Line:
-    """What is said of them."""
-    if stopped := [one for one in workers if one.state in (procfs.STOPPED, procfs.TRACED)]:
-        pids = " ".join(str(one.pid) for one in stopped)
-        names = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in stopped)
+    """Return the line for them."""
+    if stopped := [worker for worker in workers if worker.state in (procfs.STOPPED, procfs.TRACED)]:
+        pids = " ".join(str(worker.pid) for worker in stopped)
+        names = ", ".join(f"worker {worker.rank} (pid {worker.pid})" for worker in stopped)
         return Line("fail", "workers", f"stopped: {names}", f"kill -CONT {pids}")
-    alive = ", ".join(f"worker {one.rank} (pid {one.pid})" for one in workers)
+    alive = ", ".join(f"worker {worker.rank} (pid {worker.pid})" for worker in workers)
     return Line("ok", "workers", f"running: {alive}" if alive else "none running")
