@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tfmp.rendezvous.identity import Identity
-from tfmp.rendezvous.peer_status import Finding, Kind, Roster, Verdict
+from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster
 from tfmp.rendezvous.protocol import Action, Close, Report, Say, Send, Waits, disagreement, stop_message
 from tfmp.rendezvous.watching import Watch
 
@@ -26,7 +26,7 @@ class Side(ABC):
         now_s: The time, on the clock of all later calls.
 
     Attributes:
-        verdict: Why the group ends; ``None`` while it does not.
+        end_reason: Why the group ends; ``None`` while it does not.
         started: Whether all are to start, or have.
         may_leave: Whether all workers have ended well and know it.
         start_message: What all start with.
@@ -34,7 +34,7 @@ class Side(ABC):
     """
 
     def __init__(self, identity: Identity, roster: Roster, waits: Waits, now_s: float) -> None:
-        self.verdict: Verdict | None = None
+        self.end_reason: EndReason | None = None
         self.started = False
         self.may_leave = False
         self.start_message: Mapping[str, Any] = {}
@@ -54,7 +54,7 @@ class Side(ABC):
         """A connection to a worker's address is open: greet."""
 
     @abstractmethod
-    def found(self, rank: int, finding: Finding, now_s: float) -> list[Action]:
+    def found(self, rank: int, finding: PeerStatus, now_s: float) -> list[Action]:
         """An attempt to reach a worker came to this."""
 
     @abstractmethod
@@ -91,12 +91,12 @@ class Side(ABC):
 
     def tick(self, now_s: float) -> list[Action]:
         """Return what the passing of time asks for."""
-        if self.verdict is not None or self.may_leave:
+        if self.end_reason is not None or self.may_leave:
             return []
         if self._watch is None:
             return self._gather(now_s)
-        verdict = self._watch.look(now_s)
-        return self._beat(now_s) if verdict is None else self._end(verdict)
+        end_reason = self._watch.look(now_s)
+        return self._beat(now_s) if end_reason is None else self._end(end_reason)
 
     def stopped(self, is_stopped: bool, now_s: float) -> None:
         """Whether this host's worker process is stopped, as by SIGSTOP."""
@@ -140,9 +140,9 @@ class Side(ABC):
         """Turn away one of another run; end with one that is set otherwise. Empty if it may join."""
         if self._identity.run and other.run and self._identity.run != other.run:
             return self._turn_down(link, Kind.OTHER_RUN, f"this port belongs to {self._identity.run}")
-        if not self.started and self.verdict is None:
-            verdict = disagreement(self._identity, other, self._roster)
-            return [Send(link, stop_message(verdict)), Close(link), *self._end(verdict)] if verdict else []
+        if not self.started and self.end_reason is None:
+            end_reason = disagreement(self._identity, other, self._roster)
+            return [Send(link, stop_message(end_reason)), Close(link), *self._end(end_reason)] if end_reason else []
         return []
 
     @staticmethod
@@ -153,13 +153,13 @@ class Side(ABC):
     def _holder(identity: Identity) -> str:
         return f"by process {identity.pid} on {identity.host}"
 
-    def _end(self, verdict: Verdict) -> list[Action]:
-        """End the group, or hear that it ends; the first verdict counts."""
-        if self.verdict is not None:
+    def _end(self, end_reason: EndReason) -> list[Action]:
+        """End the group, or hear that it ends; the first end_reason counts."""
+        if self.end_reason is not None:
             return []
-        self.verdict = verdict
-        return self._pass_on(verdict)
+        self.end_reason = end_reason
+        return self._pass_on(end_reason)
 
-    def _pass_on(self, verdict: Verdict) -> list[Action]:
-        """Tell others of a verdict: nobody, unless this is the leader."""
+    def _pass_on(self, end_reason: EndReason) -> list[Action]:
+        """Tell others of a end_reason: nobody, unless this is the leader."""
         return []

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tfmp
-from tfmp.rendezvous.wire import NotOurs
+from tfmp.ipc import NotOurs
 
 if TYPE_CHECKING:
     from tfmp.config import RunConfig

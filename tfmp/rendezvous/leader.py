@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfmp.ipc import NotOurs
 from tfmp.rendezvous.base import THIS_ONE, Side
 from tfmp.rendezvous.end_reasons import failed, unequal_weights, vanished
 from tfmp.rendezvous.identity import Identity
-from tfmp.rendezvous.peer_status import Finding, Kind, Roster, Verdict, missing_summary, missing_verdict
+from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster, missing_reason, missing_summary
 from tfmp.rendezvous.protocol import (
     Action,
     Close,
@@ -25,7 +26,6 @@ from tfmp.rendezvous.protocol import (
     stop_message,
     take,
 )
-from tfmp.rendezvous.wire import NotOurs
 
 _OWN = 0
 
@@ -71,7 +71,7 @@ class Leader(Side):
         super().__init__(identity, roster, waits, now_s)
         self._compose = compose
         self._members: dict[int, _Member] = {}
-        self._findings: dict[int, Finding] = {}
+        self._findings: dict[int, PeerStatus] = {}
         self._dialing: dict[int, float] = {}
         self._probes: dict[int, tuple[int, float]] = {}  # by link: rank, and since when it is open
         self._done: str | None = None
@@ -79,10 +79,10 @@ class Leader(Side):
     def dialed(self, link: int, rank: int, now_s: float) -> list[Action]:
         """A connection to a missing worker's address is open: ask who is there."""
         self._probes[link] = (rank, now_s)
-        self._note(rank, Finding(Kind.FOREIGN, "accepts connections and says nothing"))
+        self._note(rank, PeerStatus(Kind.FOREIGN, "accepts connections and says nothing"))
         return self._hello(link)
 
-    def found(self, rank: int, finding: Finding, now_s: float) -> list[Action]:
+    def found(self, rank: int, finding: PeerStatus, now_s: float) -> list[Action]:
         """An attempt to reach a worker came to this."""
         self._dialing[rank] = now_s + self._waits.dial_every_s
         self._note(rank, finding)
@@ -129,7 +129,7 @@ class Leader(Side):
             return []
         if not self.started:
             del self._members[rank]
-            self._note(rank, Finding(Kind.REFUSED, "it was here and has left"))
+            self._note(rank, PeerStatus(Kind.REFUSED, "it was here and has left"))
             self._dialing[rank] = now_s + self._waits.dial_every_s
             return []
         if self.may_leave:
@@ -158,7 +158,7 @@ class Leader(Side):
         for rank, member in list(self._members.items()):
             if now_s - member.heard_s > self._waits.heartbeat_timeout_s:
                 del self._members[rank]
-                self._note(rank, Finding(Kind.NO_ANSWER, f"it was here, silent for {now_s - member.heard_s:.0f} s"))
+                self._note(rank, PeerStatus(Kind.NO_ANSWER, f"it was here, silent for {now_s - member.heard_s:.0f} s"))
         old_s = now_s - self._waits.heartbeat_timeout_s
         actions: list[Action] = [Close(link) for link, (_, since_s) in self._probes.items() if since_s < old_s]
         probed = {rank for rank, _ in self._probes.values()}
@@ -187,12 +187,12 @@ class Leader(Side):
         names = [self._roster.label(rank) for rank, member in sorted(self._members.items()) if not member.ready]
         return f"all workers are here; still importing TensorFlow: {', '.join(names) or 'this one'}"
 
-    def _too_late(self) -> Verdict:
+    def _too_late(self) -> EndReason:
         missing = {rank: self._finding(rank) for rank in self._missing()}
         if missing:
-            return missing_verdict(self._roster, missing, self._waits.start_timeout_s)
+            return missing_reason(self._roster, missing, self._waits.start_timeout_s)
         slow = [self._roster.label(rank) for rank, member in sorted(self._members.items()) if not member.ready]
-        return Verdict(
+        return EndReason(
             f"TensorFlow was not imported on every host within {self._waits.start_timeout_s:g} s",
             where=", ".join(slow) or "this host",
             hint="raise --start-timeout, or look at what slows the import down (network file system?)",
@@ -201,7 +201,7 @@ class Leader(Side):
     def _greeted(self, link: int, other: Identity, peer: str, now_s: float) -> list[Action]:
         if ended := self._cannot_join(link, other):
             return ended
-        if self.started or self.verdict is not None:
+        if self.started or self.end_reason is not None:
             return self._turn_down(link, Kind.ALREADY_TRAINING, "the training has begun")
         taken = self._identity if other.rank == _OWN else None
         if other.rank in self._members:
@@ -220,16 +220,16 @@ class Leader(Side):
         match message["type"]:
             case "present":
                 there = take(message, "rank", int)
-                finding = Finding(Kind.UP, take(message, "text", str))
+                finding = PeerStatus(Kind.UP, take(message, "text", str))
                 if there != rank:
-                    finding = Finding(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
+                    finding = PeerStatus(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
             case "refused":
                 text = take(message, "text", str)
-                finding = Finding(Kind.OTHER_RUN, text)
+                finding = PeerStatus(Kind.OTHER_RUN, text)
                 if take(message, "kind", str) == Kind.TAKEN.name:  # it has this worker's --index, or is this worker
                     second = f"a second {self._roster.names[_OWN]}, {text}"
-                    finding = Finding(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
-            case "stop" if not self.started and self.verdict is None:
+                    finding = PeerStatus(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
+            case "stop" if not self.started and self.end_reason is None:
                 # It knows what differs: both end with the same words.
                 return [Close(link), *self._end(read_stop(message))]
             case kind:
@@ -239,7 +239,7 @@ class Leader(Side):
 
     def _start_if_complete(self, now_s: float) -> list[Action]:
         everyone = self._is_ready and not self._missing() and all(member.ready for member in self._members.values())
-        if not everyone or self.started or self.verdict is not None:
+        if not everyone or self.started or self.end_reason is not None:
             return []
         peers = {rank: (member.identity, member.peer) for rank, member in self._members.items()}
         message = {"type": "start", **self._compose(peers)}
@@ -251,9 +251,9 @@ class Leader(Side):
     def _failed(self, rank: int, report: Report, now_s: float) -> list[Action]:
         if self._watch is None:
             return self._end(failed(self._roster, rank, report))
-        verdict = self._watch.failed(rank, report, now_s)
-        if verdict is not None:
-            return self._end(verdict)
+        end_reason = self._watch.failed(rank, report, now_s)
+        if end_reason is not None:
+            return self._end(end_reason)
         if report.hang_s is None or self.hang_s is not None:
             return []
         # Who holds it up may not know: it has taken no step since, or none at all.
@@ -262,7 +262,7 @@ class Leader(Side):
 
     def _leave_if_complete(self) -> list[Action]:
         digests = {_OWN: self._done, **{rank: member.done for rank, member in self._members.items()}}
-        if self.verdict is not None or self.may_leave or None in digests.values():
+        if self.end_reason is not None or self.may_leave or None in digests.values():
             return []
         if len(set(digests.values())) > 1:
             return self._end(unequal_weights(self._roster, {rank: str(sha) for rank, sha in digests.items()}))
@@ -274,16 +274,16 @@ class Leader(Side):
     def _tell(self, message: Mapping[str, Any]) -> list[Action]:
         return [Send(member.link, message) for member in self._members.values()]
 
-    def _pass_on(self, verdict: Verdict) -> list[Action]:
-        return self._tell(stop_message(verdict))
+    def _pass_on(self, end_reason: EndReason) -> list[Action]:
+        return self._tell(stop_message(end_reason))
 
     def _missing(self) -> list[int]:
         return [rank for rank in range(1, self._roster.size) if rank not in self._members]
 
-    def _finding(self, rank: int) -> Finding:
-        return self._findings.get(rank, Finding(Kind.UNHEARD))
+    def _finding(self, rank: int) -> PeerStatus:
+        return self._findings.get(rank, PeerStatus(Kind.UNHEARD))
 
-    def _note(self, rank: int, finding: Finding) -> None:
+    def _note(self, rank: int, finding: PeerStatus) -> None:
         if rank not in self._members:
             self._findings[rank] = finding
 

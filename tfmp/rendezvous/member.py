@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfmp.ipc import NotOurs
 from tfmp.rendezvous.base import THIS_ONE, Side
 from tfmp.rendezvous.end_reasons import already_training, failed, other_token, taken, vanished
 from tfmp.rendezvous.identity import Identity
-from tfmp.rendezvous.peer_status import Finding, Kind, Roster, Verdict, missing_summary, missing_verdict
+from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster, missing_reason, missing_summary
 from tfmp.rendezvous.protocol import (
     Action,
     Close,
@@ -23,7 +24,6 @@ from tfmp.rendezvous.protocol import (
     read_stop,
     take,
 )
-from tfmp.rendezvous.wire import NotOurs
 
 _LEADER = 0
 
@@ -36,9 +36,9 @@ class Member(Side):
         self._leader_link: int | None = None  # since it said welcome
         self._dialing: int | None = None
         self._next_dial_s = now_s
-        self._finding = Finding(Kind.UNHEARD)
+        self._finding = PeerStatus(Kind.UNHEARD)
         self._training_since_s: float | None = None
-        self._missing: dict[int, Finding] = {}
+        self._missing: dict[int, PeerStatus] = {}
         self._heard_s = now_s
 
     @property
@@ -49,10 +49,10 @@ class Member(Side):
         """A connection to the leader's address is open: greet."""
         self._dialing = link
         self._heard_s = now_s
-        self._finding = Finding(Kind.FOREIGN, "accepts connections and says nothing")
+        self._finding = PeerStatus(Kind.FOREIGN, "accepts connections and says nothing")
         return self._hello(link)
 
-    def found(self, rank: int, finding: Finding, now_s: float) -> list[Action]:
+    def found(self, rank: int, finding: PeerStatus, now_s: float) -> list[Action]:
         """An attempt to reach the leader came to this."""
         self._next_dial_s = now_s + self._waits.dial_every_s
         self._finding = finding
@@ -94,7 +94,7 @@ class Member(Side):
         self._leader_link = None
         if self.started and not self.may_leave:
             return self._end(vanished(self._roster, _LEADER))
-        self._finding = Finding(Kind.REFUSED, "it was here and has left")
+        self._finding = PeerStatus(Kind.REFUSED, "it was here and has left")
         self._next_dial_s = now_s + self._waits.dial_every_s
         return []
 
@@ -105,13 +105,13 @@ class Member(Side):
 
     def failed(self, report: Report, now_s: float) -> list[Action]:
         """This host's worker has failed."""
-        if self.verdict is not None:
+        if self.end_reason is not None:
             return []
         told = self._tell(report.to_message())
-        verdict: Verdict | None = failed(self._roster, self._identity.rank, report)
+        end_reason: EndReason | None = failed(self._roster, self._identity.rank, report)
         if self._watch is not None:
-            verdict = self._watch.failed(self._identity.rank, report, now_s)
-        return told if verdict is None else [*told, *self._end(verdict)]
+            end_reason = self._watch.failed(self._identity.rank, report, now_s)
+        return told if end_reason is None else [*told, *self._end(end_reason)]
 
     def done(self, sha256: str, now_s: float) -> list[Action]:
         """This host's worker has ended well, with weights of this digest."""
@@ -141,12 +141,12 @@ class Member(Side):
             actions.append(Say(missing_summary(self._roster, [own], others, own)))
         return actions
 
-    def _too_late(self) -> Verdict:
+    def _too_late(self) -> EndReason:
         if not self._joined:
-            return missing_verdict(self._roster, {_LEADER: self._finding}, self._waits.start_timeout_s)
+            return missing_reason(self._roster, {_LEADER: self._finding}, self._waits.start_timeout_s)
         if self._missing:
-            return missing_verdict(self._roster, self._missing, self._waits.start_timeout_s)
-        return Verdict(
+            return missing_reason(self._roster, self._missing, self._waits.start_timeout_s)
+        return EndReason(
             f"the group did not start within {self._waits.start_timeout_s:g} s",
             where=self._roster.label(_LEADER),
             hint="raise --start-timeout, or look at what the other workers say",
@@ -167,7 +167,7 @@ class Member(Side):
                 there = take(message, "rank", int)
                 other = f"worker {there} on {take(message, 'host', str)}"
                 # Another process with this rank would have refused.
-                self._finding = Finding(Kind.ELSEWHERE, THIS_ONE if there == self._identity.rank else other)
+                self._finding = PeerStatus(Kind.ELSEWHERE, THIS_ONE if there == self._identity.rank else other)
                 return [Close(link)]
             case "stop":
                 return [*self._end(read_stop(message)), Close(link)]
@@ -179,8 +179,8 @@ class Member(Side):
         if kind == Kind.TAKEN.name:
             return self._end(taken(self._roster, self._identity.rank, text))
         if kind == Kind.ALREADY_TRAINING.name:
-            return self.found(_LEADER, Finding(Kind.ALREADY_TRAINING, text), now_s)
-        self._finding = Finding(Kind.OTHER_RUN, text)
+            return self.found(_LEADER, PeerStatus(Kind.ALREADY_TRAINING, text), now_s)
+        self._finding = PeerStatus(Kind.OTHER_RUN, text)
         return []
 
     def _greeted(self, link: int, other: Identity) -> list[Action]:
@@ -221,7 +221,7 @@ class Member(Side):
         for entry in take(message, "missing", list):
             match entry:
                 case [int(rank), str(kind), str(detail)] if 0 <= rank < self._roster.size and kind in Kind.__members__:
-                    self._missing[rank] = Finding(Kind[kind], detail)
+                    self._missing[rank] = PeerStatus(Kind[kind], detail)
         own = self._identity.rank
         return [Say(missing_summary(self._roster, here, self._missing, own))] if self._missing else []
 

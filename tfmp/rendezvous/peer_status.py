@@ -28,7 +28,7 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
+class PeerStatus:
     """What one attempt to reach a worker came to.
 
     Args:
@@ -67,7 +67,7 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EndReason:
     """Why the group does not start, or ends.
 
     Args:
@@ -89,7 +89,7 @@ class Verdict:
         return TfmpError(self.what, where=self.where, hint=self.hint, exit_code=self.exit_code)
 
 
-def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, Finding], own: int) -> str:
+def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, PeerStatus], own: int) -> str:
     """Return the line that says who is here and who is missing.
 
     Args:
@@ -104,11 +104,11 @@ def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, F
     return f"{line}. Here: {_listed(present, ', ')}" if present else line
 
 
-def missing_verdict(roster: Roster, missing: Mapping[int, Finding], timeout_s: float) -> Verdict:
-    """Return the verdict for workers that did not join in time."""
+def missing_reason(roster: Roster, missing: Mapping[int, PeerStatus], timeout_s: float) -> EndReason:
+    """Return the end_reason for workers that did not join in time."""
     absent = [f"{roster.label(rank)}: {finding}" for rank, finding in sorted(missing.items())]
     first, finding = min(missing.items())
-    return Verdict(
+    return EndReason(
         f"{len(absent)} of {roster.size} workers did not join within {timeout_s:g} s: {_listed(absent, '; ')}",
         culprit=first if len(missing) == 1 else None,
         where=", ".join(roster.label(rank) for rank in sorted(missing)[:_MAX_LISTED]),

@@ -24,9 +24,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
+from tfmp.ipc import NotOurs
 from tfmp.rendezvous.identity import Identity, differences, printable
-from tfmp.rendezvous.peer_status import Roster, Verdict
-from tfmp.rendezvous.wire import NotOurs
+from tfmp.rendezvous.peer_status import EndReason, Roster
 
 T = TypeVar("T")
 
@@ -147,19 +147,19 @@ def take(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
     return cast(T, printable(value, _MAX_TEXT, keep="\n") if isinstance(value, str) else value)
 
 
-def stop_message(verdict: Verdict) -> dict[str, Any]:
+def stop_message(end_reason: EndReason) -> dict[str, Any]:
     """Return the message that ends the group."""
-    return {"type": "stop", **asdict(verdict)}
+    return {"type": "stop", **asdict(end_reason)}
 
 
-def read_stop(message: Mapping[str, Any]) -> Verdict:
+def read_stop(message: Mapping[str, Any]) -> EndReason:
     """Read :func:`stop_message` back.
 
     Raises:
         NotOurs: A value is missing or of the wrong type.
     """
     culprit = message.get("culprit")
-    return Verdict(
+    return EndReason(
         what=take(message, "what", str),
         culprit=None if culprit is None else take(message, "culprit", int),
         where=_optional_text(message, "where"),
@@ -168,8 +168,8 @@ def read_stop(message: Mapping[str, Any]) -> Verdict:
     )
 
 
-def disagreement(ours: Identity, theirs: Identity, roster: Roster) -> Verdict | None:
-    """Return the verdict for two workers that are not set alike, ``None`` if they are.
+def disagreement(ours: Identity, theirs: Identity, roster: Roster) -> EndReason | None:
+    """Return the end_reason for two workers that are not set alike, ``None`` if they are.
 
     Args:
         ours: This launcher.
@@ -185,7 +185,7 @@ def disagreement(ours: Identity, theirs: Identity, roster: Roster) -> Verdict | 
         names = [f"{names[0]} on {one.host} (pid {one.pid})" for one in (first, second)]
     listed = [f"{one.name}: {names[0]} has {one.ours}, {names[1]} has {one.theirs}" for one in found[:5]]
     more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
-    return Verdict(
+    return EndReason(
         "the workers do not agree about " + "\n  also:  ".join(listed) + more,
         where=", ".join(one.name for one in found[:5]),
         hint="start every worker with the same configuration, options and versions",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tfmp.rendezvous.end_reasons import cut_off, failed, frozen
-from tfmp.rendezvous.peer_status import Roster, Verdict
+from tfmp.rendezvous.peer_status import EndReason, Roster
 from tfmp.rendezvous.protocol import Report, Waits
 
 
@@ -47,8 +47,8 @@ class Watch:
         """What :meth:`stopped` was told last."""
         return rank in self._stopped_since_s
 
-    def failed(self, rank: int, report: Report, now_s: float) -> Verdict | None:
-        """A worker has failed; return the verdict, ``None`` while it may yet be another's fault."""
+    def failed(self, rank: int, report: Report, now_s: float) -> EndReason | None:
+        """A worker has failed; return the end_reason, ``None`` while it may yet be another's fault."""
         if not report.victim:
             return failed(self._roster, rank, report)
         if (cause := self._likely_cause(rank, now_s)) is not None:
@@ -57,8 +57,8 @@ class Watch:
             self._victim = (rank, report, now_s)
         return None
 
-    def look(self, now_s: float) -> Verdict | None:
-        """Return the verdict that the passing of time brings."""
+    def look(self, now_s: float) -> EndReason | None:
+        """Return the end_reason that the passing of time brings."""
         for rank, heard_s in self._heard_s.items():
             if now_s - heard_s > self._waits.heartbeat_timeout_s:
                 return cut_off(self._roster, rank, now_s - heard_s)
@@ -72,7 +72,7 @@ class Watch:
             return cause
         return failed(self._roster, rank, report) if now_s >= since_s + self._explain_s else None
 
-    def _likely_cause(self, victim: int, now_s: float) -> Verdict | None:
+    def _likely_cause(self, victim: int, now_s: float) -> EndReason | None:
         """The peer that has been silent longest, or one that is stopped."""
         silent = [(heard_s, rank) for rank, heard_s in self._heard_s.items() if rank != victim]
         if silent and now_s - min(silent)[0] > self._waits.silence_s:

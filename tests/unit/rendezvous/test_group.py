@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from tfmp.ipc import NotOurs
 from tfmp.rendezvous.identity import Identity
 from tfmp.rendezvous.leader import Leader
 from tfmp.rendezvous.member import Member
-from tfmp.rendezvous.peer_status import Finding, Kind, Roster, Verdict
+from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster
 from tfmp.rendezvous.port_claim import PATIENCE_S, PortClaim
 from tfmp.rendezvous.protocol import Action, Close, Dial, Report, Say, Send, Waits, stop_message
-from tfmp.rendezvous.wire import NotOurs
 
 ROSTER = Roster(("worker 0", "worker 1", "worker 2"), ("h0:1", "h1:1", "h2:1"))
 WAITS = Waits(start_timeout_s=60.0, heartbeat_timeout_s=30.0)
@@ -83,7 +83,7 @@ def test_each_missing_worker_is_dialled_again_a_second_after_each_attempt() -> N
     machine = leader([1])
     assert Dial(2) in machine.tick(0.0)
     assert Dial(2) not in machine.tick(5.0), "the attempt is under way"
-    machine.found(2, Finding(Kind.REFUSED), 5.0)
+    machine.found(2, PeerStatus(Kind.REFUSED), 5.0)
     assert Dial(2) not in machine.tick(5.9)
     assert Dial(2) in machine.tick(6.0)
 
@@ -91,7 +91,7 @@ def test_each_missing_worker_is_dialled_again_a_second_after_each_attempt() -> N
 def test_the_roll_is_called_every_ten_seconds_and_told_to_the_others() -> None:
     machine = leader([1])
     machine.tick(0.0)
-    machine.found(2, Finding(Kind.UNRESOLVED), 0.1)
+    machine.found(2, PeerStatus(Kind.UNRESOLVED), 0.1)
     calls = {}
     for tenth in range(1, 250):
         actions = machine.tick(tenth / 10)
@@ -125,14 +125,18 @@ def test_the_missing_are_named_when_the_time_is_over(kind: Kind, way_out: str) -
     machine = leader([1])
     for now_s in range(60):
         machine.received(11, {"type": "beat", "stopped": False}, "", now_s)
-        machine.found(2, Finding(kind), now_s)
+        machine.found(2, PeerStatus(kind), now_s)
         machine.tick(now_s)
-    assert machine.verdict is None
+    assert machine.end_reason is None
     assert sent(machine.tick(60.0)) == [(11, "stop")]
-    assert machine.verdict is not None
-    assert machine.verdict.what == f"1 of 3 workers did not join within 60 s: worker 2 (h2:1): {kind.value}"
-    assert (machine.verdict.where, machine.verdict.culprit, machine.verdict.exit_code) == ("worker 2 (h2:1)", 2, 1)
-    assert way_out in (machine.verdict.hint or "")
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == f"1 of 3 workers did not join within 60 s: worker 2 (h2:1): {kind.value}"
+    assert (machine.end_reason.where, machine.end_reason.culprit, machine.end_reason.exit_code) == (
+        "worker 2 (h2:1)",
+        2,
+        1,
+    )
+    assert way_out in (machine.end_reason.hint or "")
 
 
 def test_one_that_is_here_but_still_imports_is_named_so() -> None:
@@ -145,9 +149,9 @@ def test_one_that_is_here_but_still_imports_is_named_so() -> None:
         machine.received(12, {"type": "beat", "stopped": False}, "", now_s)
         machine.tick(now_s)
     machine.tick(60.0)
-    assert machine.verdict is not None
-    assert machine.verdict.what == "TensorFlow was not imported on every host within 60 s"
-    assert machine.verdict.where == "worker 1 (h1:1)"
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == "TensorFlow was not imported on every host within 60 s"
+    assert machine.end_reason.where == "worker 1 (h1:1)"
 
 
 def test_a_disagreement_ends_all_with_both_values() -> None:
@@ -155,9 +159,9 @@ def test_a_disagreement_ends_all_with_both_values() -> None:
     actions = machine.received(12, hello(2, agreed={"training.epochs": 6}), "10.0.0.2", 1.0)
     assert sent(actions) == [(12, "stop"), (11, "stop")]
     assert Close(12) in actions
-    assert machine.verdict is not None
-    assert machine.verdict.what == ("the workers do not agree about training.epochs: worker 0 has 5, worker 2 has 6")
-    assert machine.verdict.exit_code == 2
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == ("the workers do not agree about training.epochs: worker 0 has 5, worker 2 has 6")
+    assert machine.end_reason.exit_code == 2
 
 
 def test_a_rank_twice_is_turned_down_and_the_first_stays() -> None:
@@ -167,7 +171,7 @@ def test_a_rank_twice_is_turned_down_and_the_first_stays() -> None:
         actions = machine.received(link, greeting, "10.0.0.9", 1.0)
         (refused,) = [action.message for action in actions if isinstance(action, Send)]
         assert (refused["type"], refused["kind"]) == ("refused", "TAKEN")
-    assert machine.verdict is None
+    assert machine.end_reason is None
     assert sent(machine.tick(1.0)) == [(11, "beat")]
 
 
@@ -178,19 +182,19 @@ def test_another_run_of_a_scheduler_is_turned_down_not_compared() -> None:
     assert isinstance(refused, Send)
     assert refused.message["kind"] == "OTHER_RUN"
     assert close == Close(5)
-    assert machine.verdict is None
+    assert machine.end_reason is None
 
 
 def test_one_that_leaves_before_the_start_may_come_back() -> None:
     machine = leader([1, 2])
     machine.lost(11, 1.0)
-    assert machine.verdict is None
+    assert machine.end_reason is None
     assert sent(machine.received(31, hello(1), "10.0.0.1", 2.0)) == [(31, "welcome")]
 
 
 def test_one_that_falls_silent_before_the_start_is_missing_again() -> None:
     machine = leader([1])
-    machine.found(2, Finding(Kind.REFUSED), 1.0)
+    machine.found(2, PeerStatus(Kind.REFUSED), 1.0)
     (line,) = said(machine.tick(30.5))
     assert "worker 1 (h1:1): no answer (it was here, silent for 30 s)" in line
 
@@ -278,45 +282,45 @@ def live(machine: Leader | Member, seconds: range, links: Sequence[int]) -> None
 def test_a_closed_connection_ends_the_group_by_name() -> None:
     machine = leader([1, 2], start=True)
     assert sent(machine.lost(11, 1.0)) == [(11, "stop"), (12, "stop")]
-    assert machine.verdict is not None
-    assert machine.verdict.what.startswith("worker 1 is gone: its launcher ended without a word")
-    assert (machine.verdict.where, machine.verdict.exit_code) == ("worker 1 (h1:1)", 138)
+    assert machine.end_reason is not None
+    assert machine.end_reason.what.startswith("worker 1 is gone: its launcher ended without a word")
+    assert (machine.end_reason.where, machine.end_reason.exit_code) == ("worker 1 (h1:1)", 138)
 
 
 def test_silence_is_borne_as_long_as_the_timeout_and_no_longer() -> None:
     machine = leader([1, 2], start=True)
     live(machine, range(1, 31), [12])
-    assert machine.verdict is None
+    assert machine.end_reason is None
     live(machine, range(31, 32), [12])
-    assert machine.verdict is not None
-    assert machine.verdict.what.startswith("worker 1 is lost: nothing heard from it for 31 s")
+    assert machine.end_reason is not None
+    assert machine.end_reason.what.startswith("worker 1 is lost: nothing heard from it for 31 s")
 
 
 def test_a_failure_of_its_own_is_told_to_all_at_once() -> None:
     machine = leader([1, 2], start=True)
     report = Report("the loss became nan at step 3", "training.learning_rate", "lower it", 1)
     assert sent(machine.received(12, report.to_message(), "", 2.0)) == [(11, "stop"), (12, "stop")]
-    assert machine.verdict is not None
-    assert machine.verdict.what == "worker 2 failed: the loss became nan at step 3"
-    assert machine.verdict.where == "worker 2 (h2:1), training.learning_rate"
-    assert (machine.verdict.culprit, machine.verdict.hint) == (2, "lower it")
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == "worker 2 failed: the loss became nan at step 3"
+    assert machine.end_reason.where == "worker 2 (h2:1), training.learning_rate"
+    assert (machine.end_reason.culprit, machine.end_reason.hint) == (2, "lower it")
 
 
 @pytest.mark.parametrize("code", [0, 256, -9])
 def test_what_another_host_says_of_a_failure_is_no_success_and_moves_no_cursor(code: int) -> None:
     machine = leader([1, 2], start=True)
     machine.received(11, {**Report("one\x1b[2J\ntwo").to_message(), "exit_code": code}, "", 1.0)
-    assert machine.verdict is not None
-    assert (machine.verdict.what, machine.verdict.exit_code) == ("worker 1 failed: one?[2J\ntwo", 1)
+    assert machine.end_reason is not None
+    assert (machine.end_reason.what, machine.end_reason.exit_code) == ("worker 1 failed: one?[2J\ntwo", 1)
 
 
 def test_a_victims_failure_is_blamed_on_the_peer_that_fell_silent() -> None:
     machine = leader([1, 2], start=True)
     live(machine, range(1, 11), [12])
     machine.failed(VICTIM, 10.5)
-    assert machine.verdict is not None
-    assert machine.verdict.culprit == 1
-    assert machine.verdict.what.startswith("worker 1 is lost: nothing heard from it for 10 s")
+    assert machine.end_reason is not None
+    assert machine.end_reason.culprit == 1
+    assert machine.end_reason.what.startswith("worker 1 is lost: nothing heard from it for 10 s")
 
 
 def test_a_victims_failure_waits_for_the_cause_to_show() -> None:
@@ -324,8 +328,8 @@ def test_a_victims_failure_waits_for_the_cause_to_show() -> None:
     live(machine, range(1, 3), [11, 12])
     assert machine.received(12, VICTIM.to_message(), "", 2.1) == []
     machine.received(11, Report("signal 9 (SIGKILL)", exit_code=137).to_message(), "", 2.5)
-    assert machine.verdict is not None
-    assert (machine.verdict.culprit, machine.verdict.exit_code) == (1, 137)
+    assert machine.end_reason is not None
+    assert (machine.end_reason.culprit, machine.end_reason.exit_code) == (1, 137)
 
 
 def test_a_victims_failure_without_any_other_cause_is_its_own() -> None:
@@ -333,10 +337,10 @@ def test_a_victims_failure_without_any_other_cause_is_its_own() -> None:
     live(machine, range(1, 3), [11, 12])
     machine.received(12, VICTIM.to_message(), "", 2.0)
     live(machine, range(3, 6), [11, 12])
-    assert machine.verdict is None
+    assert machine.end_reason is None
     live(machine, range(6, 7), [11, 12])
-    assert machine.verdict is not None
-    assert machine.verdict.what == "worker 2 failed: UnavailableError: connection reset by peer"
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == "worker 2 failed: UnavailableError: connection reset by peer"
 
 
 def test_of_a_hang_all_are_told_and_who_holds_the_others_up_is_named() -> None:
@@ -351,8 +355,8 @@ def test_of_a_hang_all_are_told_and_who_holds_the_others_up_is_named() -> None:
     asked.received(7, hang, "", 2.0)
     assert asked.hang_s == 61.5
     machine.received(11, Report("worker 1 holds the others up").to_message(), "", 3.0)
-    assert machine.verdict is not None
-    assert (machine.verdict.what, machine.verdict.culprit) == ("worker 1 holds the others up", 1)
+    assert machine.end_reason is not None
+    assert (machine.end_reason.what, machine.end_reason.culprit) == ("worker 1 holds the others up", 1)
 
 
 def test_a_suspended_process_is_named_though_its_launcher_lives() -> None:
@@ -361,15 +365,15 @@ def test_a_suspended_process_is_named_though_its_launcher_lives() -> None:
         machine.received(11, {"type": "beat", "stopped": True}, "", now_s)
         machine.received(12, {"type": "beat", "stopped": False}, "", now_s)
         machine.tick(now_s)
-    assert machine.verdict is None
+    assert machine.end_reason is None
     machine.tick(31.5)
-    assert machine.verdict is not None
-    assert machine.verdict.what.startswith("worker 1 is stopped: its process has been suspended for 30 s")
+    assert machine.end_reason is not None
+    assert machine.end_reason.what.startswith("worker 1 is stopped: its process has been suspended for 30 s")
     early = leader([1, 2], start=True)
     early.received(11, {"type": "beat", "stopped": True}, "", 1.0)
     early.failed(VICTIM, 3.0)
-    assert early.verdict is not None
-    assert early.verdict.culprit == 1
+    assert early.end_reason is not None
+    assert early.end_reason.culprit == 1
 
 
 def test_nobody_leaves_before_all_have_ended_well_with_the_same_weights() -> None:
@@ -380,7 +384,7 @@ def test_nobody_leaves_before_all_have_ended_well_with_the_same_weights() -> Non
     assert sent(machine.received(12, {"type": "done", "sha256": "abc"}, "", 3.0)) == [(11, "leave"), (12, "leave")]
     assert machine.may_leave
     assert machine.lost(11, 4.0) == []
-    assert machine.verdict is None
+    assert machine.end_reason is None
 
 
 def test_unequal_weights_are_a_failure() -> None:
@@ -388,8 +392,8 @@ def test_unequal_weights_are_a_failure() -> None:
     machine.received(11, {"type": "done", "sha256": "abc"}, "", 1.0)
     machine.received(12, {"type": "done", "sha256": "abd"}, "", 1.0)
     assert sent(machine.done("abc", 2.0)) == [(11, "stop"), (12, "stop")]
-    assert machine.verdict is not None
-    assert machine.verdict.where == "worker 0: abc, worker 1: abc, worker 2: abd"
+    assert machine.end_reason is not None
+    assert machine.end_reason.where == "worker 0: abc, worker 1: abc, worker 2: abd"
 
 
 def test_a_group_of_one_needs_nobody() -> None:
@@ -413,13 +417,13 @@ def test_a_member_says_ready_whichever_comes_first() -> None:
 
 def test_a_member_tells_what_keeps_it_from_the_leader() -> None:
     machine = member(joined=False)
-    machine.found(0, Finding(Kind.NO_ANSWER, "timed out"), 3.0)
+    machine.found(0, PeerStatus(Kind.NO_ANSWER, "timed out"), 3.0)
     line = "waiting for 1 of 3 workers: worker 0 (h0:1): no answer (timed out). Here: this one"
     assert said(machine.tick(3.0)) == [line]
     assert machine.tick(4.0) == [Dial(0)]
     machine.tick(60.0)
-    assert machine.verdict is not None
-    assert machine.verdict.what == "1 of 3 workers did not join within 60 s: worker 0 (h0:1): no answer (timed out)"
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == "1 of 3 workers did not join within 60 s: worker 0 (h0:1): no answer (timed out)"
 
 
 def test_a_member_passes_on_the_leaders_roll_call_and_names_the_missing() -> None:
@@ -432,57 +436,57 @@ def test_a_member_passes_on_the_leaders_roll_call_and_names_the_missing() -> Non
         machine.received(7, {"type": "beat", "stopped": False}, "", now_s)
         machine.tick(now_s)
     machine.tick(60.0)
-    assert machine.verdict is not None
-    assert machine.verdict.what == "1 of 3 workers did not join within 60 s: worker 2 (h2:1): connection refused"
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == "1 of 3 workers did not join within 60 s: worker 2 (h2:1): connection refused"
 
 
 def test_a_member_whose_leader_leaves_before_the_start_looks_for_it_again() -> None:
     machine = member()
     machine.lost(7, 1.0)
-    assert machine.verdict is None
+    assert machine.end_reason is None
     assert Dial(0) in machine.tick(2.0)
 
 
 def test_a_training_that_goes_on_without_it_is_told_after_its_group_had_time_to_end() -> None:
     machine = member(joined=False)
-    machine.found(0, Finding(Kind.ALREADY_TRAINING), 1.0)
-    machine.found(0, Finding(Kind.ALREADY_TRAINING), 10.9)
-    assert machine.verdict is None
-    machine.found(0, Finding(Kind.REFUSED), 10.95)
-    machine.found(0, Finding(Kind.ALREADY_TRAINING), 11.5)
-    assert machine.verdict is None, "the group has ended; this is another"
-    machine.found(0, Finding(Kind.ALREADY_TRAINING), 21.5)
-    assert machine.verdict is not None
-    assert "worker 0 is training already" in machine.verdict.what
-    assert "the whole group must be restarted" in (machine.verdict.hint or "")
+    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 1.0)
+    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 10.9)
+    assert machine.end_reason is None
+    machine.found(0, PeerStatus(Kind.REFUSED), 10.95)
+    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 11.5)
+    assert machine.end_reason is None, "the group has ended; this is another"
+    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 21.5)
+    assert machine.end_reason is not None
+    assert "worker 0 is training already" in machine.end_reason.what
+    assert "the whole group must be restarted" in (machine.end_reason.hint or "")
 
 
 @pytest.mark.parametrize(
     ("message", "what", "code"),
     [
         ({"type": "refused", "kind": "TAKEN", "text": "by process 7 on x"}, "worker 1 is already taken by another", 2),
-        (stop_message(Verdict("they differ", exit_code=2)), "they differ", 2),
+        (stop_message(EndReason("they differ", exit_code=2)), "they differ", 2),
     ],
 )
 def test_a_leaders_refusal_ends_it(message: dict[str, Any], what: str, code: int) -> None:
     machine = member(joined=False)
     machine.dialed(7, 0, 0.0)
     machine.received(7, message, "", 0.5)
-    assert machine.verdict is not None
-    assert machine.verdict.what.startswith(what)
-    assert machine.verdict.exit_code == code
+    assert machine.end_reason is not None
+    assert machine.end_reason.what.startswith(what)
+    assert machine.end_reason.exit_code == code
 
 
 def test_another_token_ends_a_member_at_once() -> None:
     machine = member(joined=False)
-    machine.found(0, Finding(Kind.OTHER_TOKEN), 1.0)
-    assert machine.verdict is not None
-    assert (machine.verdict.what, machine.verdict.exit_code) == ("worker 0 has another cluster.token", 2)
+    machine.found(0, PeerStatus(Kind.OTHER_TOKEN), 1.0)
+    assert machine.end_reason is not None
+    assert (machine.end_reason.what, machine.end_reason.exit_code) == ("worker 0 has another cluster.token", 2)
 
 
 def test_a_member_that_is_asked_says_what_it_knows() -> None:
     machine = member(joined=False)
-    machine.found(0, Finding(Kind.UNRESOLVED), 1.0)
+    machine.found(0, PeerStatus(Kind.UNRESOLVED), 1.0)
     (present, close) = machine.received(50, hello(0), "", 2.0)
     assert isinstance(present, Send)
     assert present.message["text"] == "it says of worker 0 (h0:1): its name does not resolve"
@@ -493,12 +497,12 @@ def test_a_leader_with_other_settings_that_asks_ends_both() -> None:
     machine = member(joined=False)
     actions = machine.received(50, hello(0, agreed={"training.epochs": 7}), "", 2.0)
     assert sent(actions) == [(50, "stop")]
-    assert machine.verdict is not None
-    assert machine.verdict.what == "the workers do not agree about training.epochs: worker 0 has 7, worker 1 has 5"
+    assert machine.end_reason is not None
+    assert machine.end_reason.what == "the workers do not agree about training.epochs: worker 0 has 7, worker 1 has 5"
     asking = leader([])
     asking.dialed(40, 1, 0.0)
-    asking.received(40, stop_message(machine.verdict), "", 0.1)
-    assert asking.verdict == machine.verdict
+    asking.received(40, stop_message(machine.end_reason), "", 0.1)
+    assert asking.end_reason == machine.end_reason
 
 
 def test_the_same_rank_at_a_members_own_address_is_taken() -> None:
@@ -510,37 +514,37 @@ def test_the_same_rank_at_a_members_own_address_is_taken() -> None:
 def test_a_member_names_a_leader_that_is_gone_or_silent() -> None:
     gone = member(start=True)
     gone.lost(7, 1.0)
-    assert gone.verdict is not None
-    assert gone.verdict.what.startswith("worker 0 is gone")
+    assert gone.end_reason is not None
+    assert gone.end_reason.what.startswith("worker 0 is gone")
     silent = member(start=True)
     silent.tick(30.0)
-    assert silent.verdict is None
+    assert silent.end_reason is None
     silent.tick(30.1)
-    assert silent.verdict is not None
-    assert silent.verdict.what.startswith("worker 0 is lost: nothing heard from it for 30 s")
+    assert silent.end_reason is not None
+    assert silent.end_reason.what.startswith("worker 0 is lost: nothing heard from it for 30 s")
 
 
 def test_a_members_own_failure_is_told_and_is_its_own() -> None:
     machine = member(start=True)
     assert sent(machine.failed(Report("signal 9 (SIGKILL)", exit_code=137), 1.0)) == [(7, "failed")]
-    assert machine.verdict is not None
-    assert (machine.verdict.culprit, machine.verdict.exit_code) == (1, 137)
+    assert machine.end_reason is not None
+    assert (machine.end_reason.culprit, machine.end_reason.exit_code) == (1, 137)
 
 
 def test_a_members_failure_as_a_victim_is_judged_by_the_leader() -> None:
     machine = member(start=True)
     assert sent(machine.failed(VICTIM, 1.0)) == [(7, "failed")]
-    assert machine.verdict is None
+    assert machine.end_reason is None
     other = leader([1, 2], start=True)
     other.lost(12, 1.5)
-    assert other.verdict is not None
-    machine.received(7, stop_message(other.verdict), "", 1.6)
-    assert machine.verdict == other.verdict
+    assert other.end_reason is not None
+    machine.received(7, stop_message(other.end_reason), "", 1.6)
+    assert machine.end_reason == other.end_reason
     alone = member(start=True)
     alone.failed(VICTIM, 1.0)
     alone.tick(4.6)
-    assert alone.verdict is not None
-    assert alone.verdict.culprit == 0, "a leader that does not answer is the cause"
+    assert alone.end_reason is not None
+    assert alone.end_reason.culprit == 0, "a leader that does not answer is the cause"
 
 
 def test_a_member_leaves_at_the_leaders_word_only() -> None:
@@ -550,7 +554,7 @@ def test_a_member_leaves_at_the_leaders_word_only() -> None:
     machine.received(7, {"type": "leave"}, "", 2.0)
     assert machine.may_leave
     machine.lost(7, 2.1)
-    assert machine.verdict is None
+    assert machine.end_reason is None
 
 
 def test_news_of_a_suspended_process_do_not_wait_for_the_next_beat() -> None:
@@ -569,13 +573,13 @@ def test_a_port_that_stays_taken_is_told_with_its_holder() -> None:
     for kind, holder in ((Kind.FOREIGN, "another program"), (Kind.ALREADY_TRAINING, "a TensorFlow server, of another")):
         claim = PortClaim(replace(identity(1), port=2222), ROSTER, 0.0)
         assert claim.tick(0.0) == [Dial(1)]
-        claim.found(1, Finding(kind), 0.1)
+        claim.found(1, PeerStatus(kind), 0.1)
         claim.tick(PATIENCE_S - 0.1)
-        assert claim.verdict is None
+        assert claim.end_reason is None
         claim.tick(PATIENCE_S)
-        assert claim.verdict is not None
-        assert claim.verdict.what.startswith(f"port 2222 is in use by {holder}")
-        assert claim.verdict.exit_code == 2
+        assert claim.end_reason is not None
+        assert claim.end_reason.what.startswith(f"port 2222 is in use by {holder}")
+        assert claim.end_reason.exit_code == 2
 
 
 def test_a_port_held_by_the_same_worker_is_told_at_once() -> None:
@@ -583,5 +587,5 @@ def test_a_port_held_by_the_same_worker_is_told_at_once() -> None:
     claim.tick(0.0)
     assert sent(claim.dialed(3, 1, 0.1)) == [(3, "hello")]
     claim.received(3, {"type": "refused", "kind": "TAKEN", "text": "by process 7 on h1"}, "", 0.2)
-    assert claim.verdict is not None
-    assert claim.verdict.what == "worker 1 is already taken by another worker, by process 7 on h1"
+    assert claim.end_reason is not None
+    assert claim.end_reason.what == "worker 1 is already taken by another worker, by process 7 on h1"

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tfmp.config import RunConfig
-from tfmp.rendezvous.identity import Identity, agreed_values, differences, installed_versions
-from tfmp.rendezvous.wire import (
+from tfmp.ipc import (
     MAX_PAYLOAD_BYTES,
     FrameReader,
     NotOurs,
     decode_payload,
     encode_frame,
-    is_http2_settings,
     is_proven,
 )
+from tfmp.rendezvous.identity import Identity, agreed_values, differences, installed_versions
+from tfmp.rendezvous.transport import is_http2_settings
 
 _MESSAGES: list[dict[str, Any]] = [
     {"type": "hello", "text": "é" * 100},
