@@ -71,7 +71,7 @@ class Leader(Side):
         super().__init__(identity, roster, waits, now_s)
         self._compose = compose
         self._members: dict[int, _Member] = {}
-        self._findings: dict[int, PeerStatus] = {}
+        self._statuses: dict[int, PeerStatus] = {}
         self._dialing: dict[int, float] = {}
         self._probes: dict[int, tuple[int, float]] = {}  # by link: rank, and since when it is open
         self._done: str | None = None
@@ -82,10 +82,10 @@ class Leader(Side):
         self._note(rank, PeerStatus(Kind.FOREIGN, "accepts connections and says nothing"))
         return self._hello(link)
 
-    def found(self, rank: int, finding: PeerStatus, now_s: float) -> list[Action]:
+    def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
         """An attempt to reach a worker came to this."""
         self._dialing[rank] = now_s + self._waits.dial_every_s
-        self._note(rank, finding)
+        self._note(rank, status)
         return []
 
     def received(self, link: int, message: Mapping[str, Any], peer: str, now_s: float) -> list[Action]:
@@ -168,27 +168,27 @@ class Leader(Side):
                 self._dialing[rank] = float("inf")  # until the attempt has ended
                 actions.append(Dial(rank))
         actions += self._beat(now_s)
-        unknown = any(rank not in self._findings and self._roster.addresses[rank] for rank in self._missing())
-        if now_s >= self._next_roll_s and not (unknown and now_s < self._began_s + self._waits.first_answers_s):
-            self._next_roll_s = now_s + self._waits.roll_call_every_s
+        unknown = any(rank not in self._statuses and self._roster.addresses[rank] for rank in self._missing())
+        if now_s >= self._next_summary_s and not (unknown and now_s < self._began_s + self._waits.first_answers_s):
+            self._next_summary_s = now_s + self._waits.summary_every_s
             actions += self._call_the_roll()
         return actions
 
     def _call_the_roll(self) -> list[Action]:
         here = [_OWN, *self._members]
-        findings = {rank: self._finding(rank) for rank in self._missing()}
-        if not findings:
+        statuses = {rank: self._status_of(rank) for rank in self._missing()}
+        if not statuses:
             return [Say(self._not_ready_line())]
-        missing = [[rank, finding.kind.name, finding.detail] for rank, finding in sorted(findings.items())]
+        missing = [[rank, status.kind.name, status.detail] for rank, status in sorted(statuses.items())]
         roll = {"type": "roll", "here": here, "missing": missing}
-        return [Say(missing_summary(self._roster, here, findings, _OWN)), *self._tell(roll)]
+        return [Say(missing_summary(self._roster, here, statuses, _OWN)), *self._tell(roll)]
 
     def _not_ready_line(self) -> str:
         names = [self._roster.label(rank) for rank, member in sorted(self._members.items()) if not member.ready]
         return f"all workers are here; still importing TensorFlow: {', '.join(names) or 'this one'}"
 
     def _too_late(self) -> EndReason:
-        missing = {rank: self._finding(rank) for rank in self._missing()}
+        missing = {rank: self._status_of(rank) for rank in self._missing()}
         if missing:
             return missing_reason(self._roster, missing, self._waits.start_timeout_s)
         slow = [self._roster.label(rank) for rank, member in sorted(self._members.items()) if not member.ready]
@@ -210,7 +210,7 @@ class Leader(Side):
             who = self._holder(taken) if taken else f"ranks are 0..{self._roster.size - 1}"
             return self._turn_down(link, Kind.TAKEN, who)
         self._members[other.rank] = _Member(link, other, peer, now_s)
-        self._findings.pop(other.rank, None)
+        self._statuses.pop(other.rank, None)
         obsolete: list[Action] = [Close(probe) for probe, (rank, _) in self._probes.items() if rank == other.rank]
         return [*obsolete, Send(link, {"type": "welcome"})]
 
@@ -220,21 +220,21 @@ class Leader(Side):
         match message["type"]:
             case "present":
                 there = take(message, "rank", int)
-                finding = PeerStatus(Kind.UP, take(message, "text", str))
+                status = PeerStatus(Kind.UP, take(message, "text", str))
                 if there != rank:
-                    finding = PeerStatus(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
+                    status = PeerStatus(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
             case "refused":
                 text = take(message, "text", str)
-                finding = PeerStatus(Kind.OTHER_RUN, text)
+                status = PeerStatus(Kind.OTHER_RUN, text)
                 if take(message, "kind", str) == Kind.TAKEN.name:  # it has this worker's --index, or is this worker
                     second = f"a second {self._roster.names[_OWN]}, {text}"
-                    finding = PeerStatus(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
+                    status = PeerStatus(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
             case "stop" if not self.started and self.end_reason is None:
                 # It knows what differs: both end with the same words.
                 return [Close(link), *self._end(read_stop(message))]
             case kind:
                 raise NotOurs(f"a message {kind[:20]}")
-        self._note(rank, finding)
+        self._note(rank, status)
         return [Close(link)]
 
     def _start_if_complete(self, now_s: float) -> list[Action]:
@@ -280,12 +280,12 @@ class Leader(Side):
     def _missing(self) -> list[int]:
         return [rank for rank in range(1, self._roster.size) if rank not in self._members]
 
-    def _finding(self, rank: int) -> PeerStatus:
-        return self._findings.get(rank, PeerStatus(Kind.UNHEARD))
+    def _status_of(self, rank: int) -> PeerStatus:
+        return self._statuses.get(rank, PeerStatus(Kind.UNHEARD))
 
-    def _note(self, rank: int, finding: PeerStatus) -> None:
+    def _note(self, rank: int, status: PeerStatus) -> None:
         if rank not in self._members:
-            self._findings[rank] = finding
+            self._statuses[rank] = status
 
     def _rank_of(self, link: int) -> int | None:
         return next((rank for rank, member in self._members.items() if member.link == link), None)

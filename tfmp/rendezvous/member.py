@@ -36,7 +36,7 @@ class Member(Side):
         self._leader_link: int | None = None  # since it said welcome
         self._dialing: int | None = None
         self._next_dial_s = now_s
-        self._finding = PeerStatus(Kind.UNHEARD)
+        self._status = PeerStatus(Kind.UNHEARD)
         self._training_since_s: float | None = None
         self._missing: dict[int, PeerStatus] = {}
         self._heard_s = now_s
@@ -49,16 +49,16 @@ class Member(Side):
         """A connection to the leader's address is open: greet."""
         self._dialing = link
         self._heard_s = now_s
-        self._finding = PeerStatus(Kind.FOREIGN, "accepts connections and says nothing")
+        self._status = PeerStatus(Kind.FOREIGN, "accepts connections and says nothing")
         return self._hello(link)
 
-    def found(self, rank: int, finding: PeerStatus, now_s: float) -> list[Action]:
+    def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
         """An attempt to reach the leader came to this."""
         self._next_dial_s = now_s + self._waits.dial_every_s
-        self._finding = finding
-        if finding.kind is Kind.OTHER_TOKEN:
+        self._status = status
+        if status.kind is Kind.OTHER_TOKEN:
             return self._end(other_token(self._roster, _LEADER))
-        if finding.kind is not Kind.ALREADY_TRAINING:
+        if status.kind is not Kind.ALREADY_TRAINING:
             self._training_since_s = None
             return []
         # A group that is about to end, because this worker was in it and died, goes within seconds.
@@ -94,7 +94,7 @@ class Member(Side):
         self._leader_link = None
         if self.started and not self.may_leave:
             return self._end(vanished(self._roster, _LEADER))
-        self._finding = PeerStatus(Kind.REFUSED, "it was here and has left")
+        self._status = PeerStatus(Kind.REFUSED, "it was here and has left")
         self._next_dial_s = now_s + self._waits.dial_every_s
         return []
 
@@ -133,17 +133,17 @@ class Member(Side):
         if self._dialing is None and now_s >= self._next_dial_s:
             self._next_dial_s = float("inf")  # until the attempt has ended
             actions.append(Dial(_LEADER))
-        unknown = self._finding.kind is Kind.UNHEARD and now_s < self._began_s + self._waits.first_answers_s
-        if now_s >= self._next_roll_s and not unknown:
-            self._next_roll_s = now_s + self._waits.roll_call_every_s
+        unknown = self._status.kind is Kind.UNHEARD and now_s < self._began_s + self._waits.first_answers_s
+        if now_s >= self._next_summary_s and not unknown:
+            self._next_summary_s = now_s + self._waits.summary_every_s
             own = self._identity.rank
-            others = {_LEADER: self._finding}
+            others = {_LEADER: self._status}
             actions.append(Say(missing_summary(self._roster, [own], others, own)))
         return actions
 
     def _too_late(self) -> EndReason:
         if not self._joined:
-            return missing_reason(self._roster, {_LEADER: self._finding}, self._waits.start_timeout_s)
+            return missing_reason(self._roster, {_LEADER: self._status}, self._waits.start_timeout_s)
         if self._missing:
             return missing_reason(self._roster, self._missing, self._waits.start_timeout_s)
         return EndReason(
@@ -167,7 +167,7 @@ class Member(Side):
                 there = take(message, "rank", int)
                 other = f"worker {there} on {take(message, 'host', str)}"
                 # Another process with this rank would have refused.
-                self._finding = PeerStatus(Kind.ELSEWHERE, THIS_ONE if there == self._identity.rank else other)
+                self._status = PeerStatus(Kind.ELSEWHERE, THIS_ONE if there == self._identity.rank else other)
                 return [Close(link)]
             case "stop":
                 return [*self._end(read_stop(message)), Close(link)]
@@ -180,7 +180,7 @@ class Member(Side):
             return self._end(taken(self._roster, self._identity.rank, text))
         if kind == Kind.ALREADY_TRAINING.name:
             return self.found(_LEADER, PeerStatus(Kind.ALREADY_TRAINING, text), now_s)
-        self._finding = PeerStatus(Kind.OTHER_RUN, text)
+        self._status = PeerStatus(Kind.OTHER_RUN, text)
         return []
 
     def _greeted(self, link: int, other: Identity) -> list[Action]:
@@ -189,7 +189,7 @@ class Member(Side):
             return ended
         if other.rank == self._identity.rank and (other.host, other.pid) != (self._identity.host, self._identity.pid):
             return self._turn_down(link, Kind.TAKEN, self._holder(self._identity))
-        text = "it has joined" if self._joined else f"it says of {self._roster.label(_LEADER)}: {self._finding}"
+        text = "it has joined" if self._joined else f"it says of {self._roster.label(_LEADER)}: {self._status}"
         me = self._identity
         return [Send(link, {"type": "present", "rank": me.rank, "host": me.host, "text": text}), Close(link)]
 

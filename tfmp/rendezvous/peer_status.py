@@ -99,20 +99,20 @@ def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, P
         own: This launcher's rank.
     """
     present = ["this one" if rank == own else roster.names[rank] for rank in sorted(here)]
-    absent = [f"{roster.label(rank)}: {finding}" for rank, finding in sorted(missing.items())]
+    absent = [f"{roster.label(rank)}: {status}" for rank, status in sorted(missing.items())]
     line = f"waiting for {len(absent)} of {roster.size} workers: {_listed(absent, '; ')}"
     return f"{line}. Here: {_listed(present, ', ')}" if present else line
 
 
 def missing_reason(roster: Roster, missing: Mapping[int, PeerStatus], timeout_s: float) -> EndReason:
     """Return the end_reason for workers that did not join in time."""
-    absent = [f"{roster.label(rank)}: {finding}" for rank, finding in sorted(missing.items())]
-    first, finding = min(missing.items())
+    absent = [f"{roster.label(rank)}: {status}" for rank, status in sorted(missing.items())]
+    first, status = min(missing.items())
     return EndReason(
         f"{len(absent)} of {roster.size} workers did not join within {timeout_s:g} s: {_listed(absent, '; ')}",
         culprit=first if len(missing) == 1 else None,
         where=", ".join(roster.label(rank) for rank in sorted(missing)[:_MAX_LISTED]),
-        hint=way_out(roster, first, finding.kind),
+        hint=way_out(roster, first, status.kind),
     )
 
 

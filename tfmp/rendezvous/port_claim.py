@@ -37,7 +37,7 @@ class PortClaim:
         self._roster = roster
         self._since_s = self._next_s = now_s
         self._asking = False
-        self._finding = PeerStatus(Kind.UNHEARD)
+        self._status = PeerStatus(Kind.UNHEARD)
 
     def tick(self, now_s: float) -> list[Action]:
         """Return what the passing of time asks for."""
@@ -50,13 +50,13 @@ class PortClaim:
 
     def dialed(self, link: int, rank: int, now_s: float) -> list[Action]:
         """Something accepts connections: greet it."""
-        self._finding = PeerStatus(Kind.FOREIGN)
+        self._status = PeerStatus(Kind.FOREIGN)
         return [Send(link, {"type": "hello", **self._identity.to_message()})]
 
-    def found(self, rank: int, finding: PeerStatus, now_s: float) -> list[Action]:
+    def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
         """The attempt came to this."""
         self._again(now_s)
-        self._finding = finding
+        self._status = status
         return []
 
     def lost(self, link: int, now_s: float) -> list[Action]:
@@ -78,11 +78,11 @@ class PortClaim:
                 if kind == Kind.TAKEN.name:
                     self.end_reason = taken(self._roster, self._identity.rank, text)
                 else:
-                    self._finding = PeerStatus(Kind.OTHER_RUN, text)
+                    self._status = PeerStatus(Kind.OTHER_RUN, text)
             case "present" | "welcome":
                 # A worker of this cluster on this worker's port: two names that lead to one host, or a wrong --index.
                 there = take(message, "rank", int) if message["type"] == "present" else 0
-                self._finding = PeerStatus(Kind.ELSEWHERE, f"worker {there}")
+                self._status = PeerStatus(Kind.ELSEWHERE, f"worker {there}")
             case kind:
                 raise NotOurs(f"a message {kind[:20]}")
         return [Close(link)]
@@ -99,10 +99,10 @@ class PortClaim:
         port = self._identity.port
         holder = {
             Kind.ALREADY_TRAINING: "a TensorFlow server, of another run or left over from an earlier one",
-            Kind.OTHER_RUN: f"another run of tfmp ({self._finding.detail})",
+            Kind.OTHER_RUN: f"another run of tfmp ({self._status.detail})",
             Kind.OTHER_TOKEN: "a run of tfmp with another cluster.token",
-            Kind.ELSEWHERE: f"{self._finding.detail} of this cluster",
-        }.get(self._finding.kind, "another program")
+            Kind.ELSEWHERE: f"{self._status.detail} of this cluster",
+        }.get(self._status.kind, "another program")
         self.end_reason = EndReason(
             f"port {port} is in use by {holder}",
             self._identity.rank,

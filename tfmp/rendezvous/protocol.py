@@ -73,8 +73,8 @@ class Waits:
         start_timeout_s: For all to join and be ready.
         heartbeat_timeout_s: Without a word from a peer, until it counts as lost.
         beat_every_s: Between two words.
-        roll_call_every_s: Between two roll calls.
-        first_roll_call_s: Before the first: workers started together meet in less.
+        summary_every_s: Between two roll calls.
+        first_summary_s: Before the first: workers started together meet in less.
         first_answers_s: Before the first at the latest: the first attempt to reach each has ended by then.
         dial_every_s: Between two attempts to reach a worker.
         silence_s: Without a word, after which a peer is the likely cause of another's failure.
@@ -85,8 +85,8 @@ class Waits:
     start_timeout_s: float = 300.0
     heartbeat_timeout_s: float = 30.0
     beat_every_s: float = 1.0
-    roll_call_every_s: float = 10.0
-    first_roll_call_s: float = 2.0
+    summary_every_s: float = 10.0
+    first_summary_s: float = 2.0
     first_answers_s: float = 4.0
     dial_every_s: float = 1.0
     silence_s: float = 3.5

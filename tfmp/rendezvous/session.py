@@ -233,9 +233,9 @@ class Session:
         self._dialed_ranks[number] = rank
         self._do(self._current.dialed(number, rank, self._clock()))
 
-    def _found(self, rank: int, finding: PeerStatus) -> None:
+    def _found(self, rank: int, status: PeerStatus) -> None:
         if rank != self._identity.rank or self._claim is not None:
-            self._do(self._current.found(rank, finding, self._clock()))
+            self._do(self._current.found(rank, status, self._clock()))
 
     # Links -----------------------------------------------------------------------------------------------------------
 
@@ -281,8 +281,8 @@ class Session:
                 kind = Kind.OTHER_TOKEN
             elif isinstance(error, TrainingThere):
                 kind = Kind.ALREADY_TRAINING
-            finding = PeerStatus(kind, "" if kind is not Kind.FOREIGN else str(error))
-            self._found(self._dialed_ranks[number], finding)
+            status = PeerStatus(kind, "" if kind is not Kind.FOREIGN else str(error))
+            self._found(self._dialed_ranks[number], status)
         else:
             if isinstance(error, WrongToken):  # it finds the proof wrong, and so learns why
                 link.send({"type": "refused", "kind": Kind.OTHER_TOKEN.name, "text": ""})

@@ -25,7 +25,7 @@ from tfmp.commands.doctor.machine import (
 from tfmp.commands.doctor.network import cluster_lines, peer_line, proxy_line, reach
 from tfmp.commands.doctor.processes import WorkerProcess, find_workers, workers_line
 from tfmp.errors import UsageError
-from tfmp.rendezvous.peer_status import PeerStatus, Kind
+from tfmp.rendezvous.peer_status import Kind, PeerStatus
 
 MIB = 1024**2
 GIB = 1024**3

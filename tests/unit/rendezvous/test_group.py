@@ -200,7 +200,7 @@ def test_one_that_falls_silent_before_the_start_is_missing_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "finding"),
+    ("answer", "status"),
     [
         (
             {"type": "present", "rank": 2, "host": "h2", "text": "it says of worker 0 (h0:1): no answer"},
@@ -216,27 +216,27 @@ def test_one_that_falls_silent_before_the_start_is_missing_again() -> None:
         ),
     ],
 )
-def test_a_launcher_found_at_a_missing_workers_address_tells_why(answer: dict[str, Any], finding: str) -> None:
+def test_a_launcher_found_at_a_missing_workers_address_tells_why(answer: dict[str, Any], status: str) -> None:
     machine = leader([1])
     machine.tick(0.0)
     assert sent(machine.dialed(40, 2, 0.1)) == [(40, "hello")]
     assert machine.received(40, answer, "", 0.2) == [Close(40)]
-    assert finding in said(machine.tick(2.0))[0]
+    assert status in said(machine.tick(2.0))[0]
 
 
 @pytest.mark.parametrize(
-    ("holder", "finding"),
+    ("holder", "status"),
     [
         ("by process 100 on h0", "its address leads to another worker (this one)"),
         ("by process 7 on h1", "its address leads to another worker (a second worker 0, by process 7 on h1)"),
     ],
 )
-def test_the_same_index_on_two_hosts_is_seen_by_the_leader(holder: str, finding: str) -> None:
+def test_the_same_index_on_two_hosts_is_seen_by_the_leader(holder: str, status: str) -> None:
     machine = leader([1])
     machine.tick(0.0)
     machine.dialed(40, 2, 0.1)
     machine.received(40, {"type": "refused", "kind": "TAKEN", "text": holder}, "", 0.2)
-    assert f"worker 2 (h2:1): {finding}. Here" in said(machine.tick(2.0))[0]
+    assert f"worker 2 (h2:1): {status}. Here" in said(machine.tick(2.0))[0]
 
 
 def test_a_leaders_address_that_leads_back_is_told() -> None:

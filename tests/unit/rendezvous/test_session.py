@@ -20,7 +20,7 @@ from tfmp.rendezvous.session import Session
 from tfmp.rendezvous.transport import connect, listen, resolve
 
 QUICK = Waits(
-    start_timeout_s=20.0, beat_every_s=0.1, first_roll_call_s=0.1, first_answers_s=0.1, roll_call_every_s=0.1,
+    start_timeout_s=20.0, beat_every_s=0.1, first_summary_s=0.1, first_answers_s=0.1, summary_every_s=0.1,
     dial_every_s=0.05, restart_s=0.3,
 )  # fmt: skip
 

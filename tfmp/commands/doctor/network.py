@@ -10,7 +10,7 @@ from threading import Thread
 from tfmp.cluster.discovery.choose import index_by_name
 from tfmp.cluster.spec import Address, ClusterSpec
 from tfmp.commands.doctor.line import Line
-from tfmp.rendezvous.peer_status import PeerStatus, Kind
+from tfmp.rendezvous.peer_status import Kind, PeerStatus
 
 #: For name servers that do not answer, and for hosts with several addresses.
 _TIMEOUT_S = 10.0
@@ -105,4 +105,5 @@ def reach(address: Address, timeout_s: float = _CONNECT_TIMEOUT_S) -> Answer:
     except ConnectionRefusedError:
         return PeerStatus(Kind.REFUSED)
     except OSError as error:
-        return PeerStatus(Kind.NO_ANSWER, "timed out" if isinstance(error, TimeoutError) else str(error.strerror).lower())
+        detail = "timed out" if isinstance(error, TimeoutError) else str(error.strerror).lower()
+        return PeerStatus(Kind.NO_ANSWER, detail)

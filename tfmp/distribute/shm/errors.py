@@ -34,10 +34,6 @@ class PeerLost(GroupError):
         return self.ranks[0]
 
 
-class PeerLate(GroupError):
-    """Ranks did not come within the time allowed; their processes still run."""
-
-
 class CallMismatch(GroupError):
     """The ranks called different operations, or with vectors of different length or type."""
 
