@@ -1,4 +1,4 @@
-"""Verdicts that name one worker: why this one cannot join, or which one ended a running group, and how."""
+"""Reasons that name one worker: why this one cannot join, or which one ended a running group, and how."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def taken(roster: Roster, rank: int, holder: str) -> EndReason:
         f"{roster.names[rank]} is already taken by another worker, {holder}",
         rank,
         roster.label(rank),
-        "give each worker an --index of its own, or end the other one first",
+        "give each worker its own --index, or stop the other one first",
         2,
     )
 
@@ -33,9 +33,9 @@ def other_token(roster: Roster, rank: int) -> EndReason:
 
 
 def already_training(roster: Roster, own: int) -> EndReason:
-    """The leader trains with others, and nobody can be taken in."""
+    """The leader trains with others, and nobody can join."""
     return EndReason(
-        f"{roster.names[_LEADER]} is training already, without this worker, and takes no one in",
+        f"{roster.names[_LEADER]} is training already, without this worker, which cannot join now",
         _LEADER,
         roster.label(_LEADER),
         f"the whole group must be restarted: stop tfmp worker on every host, then start all, {roster.names[own]} too",
@@ -43,7 +43,7 @@ def already_training(roster: Roster, own: int) -> EndReason:
 
 
 def failed(roster: Roster, rank: int, report: Report) -> EndReason:
-    """A worker has said how it failed."""
+    """A worker has reported how it failed."""
     name, place = roster.names[rank], roster.label(rank)
     if report.where:
         place = report.where if report.where.startswith(place) else f"{place}, {report.where}"
@@ -52,12 +52,12 @@ def failed(roster: Roster, rank: int, report: Report) -> EndReason:
 
 
 def vanished(roster: Roster, rank: int) -> EndReason:
-    """A worker's launcher is gone without a word."""
+    """A worker's launcher has ended without a word."""
     return EndReason(
         f"{roster.names[rank]} is gone: its launcher ended without a word (killed, out of memory, or its host is down)",
         rank,
         roster.label(rank),
-        f"look at the host of {roster.names[rank]}, then {_RESTART}",
+        f"check the host of {roster.names[rank]}, then {_RESTART}",
         EXIT_PEER_LOST,
     )
 

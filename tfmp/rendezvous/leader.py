@@ -79,7 +79,7 @@ class Leader(Side):
     def dialed(self, link: int, rank: int, now_s: float) -> list[Action]:
         """A connection to a missing worker's address is open: ask who is there."""
         self._probes[link] = (rank, now_s)
-        self._note(rank, PeerStatus(Kind.FOREIGN, "accepts connections and says nothing"))
+        self._note(rank, PeerStatus(Kind.FOREIGN, "accepts connections but sends nothing"))
         return self._hello(link)
 
     def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:

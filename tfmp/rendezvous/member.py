@@ -1,4 +1,4 @@
-"""The launcher of a rank other than 0: finds the leader, joins, starts at its word, watches it, leaves at its word.
+"""The launcher of a rank other than 0: finds the leader, joins it, watches it, and starts and leaves when it says so.
 
 Pure: events go in with the time at which they were seen, actions come out. See :mod:`protocol` for the messages.
 """
@@ -29,7 +29,7 @@ _LEADER = 0
 
 
 class Member(Side):
-    """The state of a group as one of its members sees it."""
+    """The state of a group as seen by one of its members."""
 
     def __init__(self, identity: Identity, roster: Roster, waits: Waits, now_s: float) -> None:
         super().__init__(identity, roster, waits, now_s)
@@ -49,7 +49,7 @@ class Member(Side):
         """A connection to the leader's address is open: greet."""
         self._dialing = link
         self._heard_s = now_s
-        self._status = PeerStatus(Kind.FOREIGN, "accepts connections and says nothing")
+        self._status = PeerStatus(Kind.FOREIGN, "accepts connections but sends nothing")
         return self._hello(link)
 
     def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
@@ -149,7 +149,7 @@ class Member(Side):
         return EndReason(
             f"the group did not start within {self._waits.start_timeout_s:g} s",
             where=self._roster.label(_LEADER),
-            hint="raise --start-timeout, or look at what the other workers say",
+            hint="raise --start-timeout, or check the output of the other workers",
         )
 
     def _answered(self, link: int, message: Mapping[str, Any], now_s: float) -> list[Action]:

@@ -1,4 +1,4 @@
-"""What was found at a worker's address, and how it is told: one reason and one way out for each kind."""
+"""The status of a worker as another one sees it, with one message and one hint for each kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class PeerStatus:
-    """What one attempt to reach a worker came to.
+    """The result of one attempt to reach a worker.
 
     Args:
         kind: The kind.
@@ -105,7 +105,7 @@ def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, P
 
 
 def missing_reason(roster: Roster, missing: Mapping[int, PeerStatus], timeout_s: float) -> EndReason:
-    """Return the end_reason for workers that did not join in time."""
+    """Return the reason for workers that did not join in time."""
     absent = [f"{roster.label(rank)}: {status}" for rank, status in sorted(missing.items())]
     first, status = min(missing.items())
     return EndReason(
@@ -129,10 +129,10 @@ def way_out(roster: Roster, rank: int, kind: Kind) -> str:
         Kind.FOREIGN: f"another program uses {address}: give {roster.names[rank]} another port, on every host",
         Kind.ALREADY_TRAINING: "a training is running there: the whole group must be restarted, every worker of it",
         Kind.OTHER_TOKEN: "give every worker the same cluster.token",
-        Kind.OTHER_RUN: "give every run ports of its own",
+        Kind.OTHER_RUN: "give each run its own ports",
         Kind.ELSEWHERE: f"check --index on {host}, and that it leads to the same host everywhere (DNS, /etc/hosts)",
         Kind.UP: f"{roster.names[rank]} cannot reach {roster.label(0)}: check names and firewalls there",
-        Kind.TAKEN: "give each worker an --index of its own",
+        Kind.TAKEN: "give each worker its own --index",
     }[kind]
 
 

@@ -1,7 +1,7 @@
-"""What the two sides of a group share: actions, waits, reports, and the names of messages.
+"""What leader and member share: actions, time limits, reports, and the names of messages.
 
-The worker of rank 0 leads: the others connect to its address and stay connected until the training has ended. Messages
-are JSON objects with a ``type``::
+The worker of rank 0 is the leader. The others connect to its address and stay connected until the training ends.
+Messages are JSON objects with a ``type``::
 
     hello     who I am (see Identity.to_message), when a connection is opened
     welcome   leader: you have joined
@@ -10,9 +10,9 @@ are JSON objects with a ``type``::
     roll      leader: who is here, who is missing and why
     ready     member: TensorFlow is imported, I could start
     start     leader: all are here, agree and are ready; the cluster
-    beat      I live; whether my worker process is stopped
+    beat      I am alive; whether my worker process is stopped
     failed    member: my worker has failed, and how
-    hang      leader: a worker waits for the others in vain; look where yours is
+    hang      leader: a worker waits for the others in vain; check where yours is
     done      member: my worker has ended well
     stop      leader: the group ends, and why (before the start, too)
     leave     leader: all workers have ended well
@@ -169,25 +169,28 @@ def read_stop(message: Mapping[str, Any]) -> EndReason:
 
 
 def disagreement(ours: Identity, theirs: Identity, roster: Roster) -> EndReason | None:
-    """Return the end_reason for two workers that are not set alike, ``None`` if they are.
+    """Return the reason to stop if two workers disagree, ``None`` if they agree.
 
     Args:
         ours: This launcher.
         theirs: The other.
         roster: The group as this one knows it.
     """
-    first, second = sorted((ours, theirs), key=lambda one: one.rank)
+    first, second = sorted((ours, theirs), key=lambda identity: identity.rank)
     found = differences(first, second)
     if not found:
         return None
-    names = [roster.names[one.rank] if 0 <= one.rank < roster.size else f"worker {one.rank}" for one in (first, second)]
+    names = [
+        roster.names[identity.rank] if 0 <= identity.rank < roster.size else f"worker {identity.rank}"
+        for identity in (first, second)
+    ]
     if names[0] == names[1]:
-        names = [f"{names[0]} on {one.host} (pid {one.pid})" for one in (first, second)]
-    listed = [f"{one.name}: {names[0]} has {one.ours}, {names[1]} has {one.theirs}" for one in found[:5]]
+        names = [f"{names[0]} on {identity.host} (pid {identity.pid})" for identity in (first, second)]
+    listed = [f"{value.name}: {names[0]} has {value.ours}, {names[1]} has {value.theirs}" for value in found[:5]]
     more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
     return EndReason(
         "the workers do not agree about " + "\n  also:  ".join(listed) + more,
-        where=", ".join(one.name for one in found[:5]),
+        where=", ".join(value.name for value in found[:5]),
         hint="start every worker with the same configuration, options and versions",
         exit_code=2,
     )

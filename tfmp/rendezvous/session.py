@@ -1,7 +1,8 @@
-"""One launcher's part in its group, over real sockets: what surrounds the state machines.
+"""One launcher's part in its group, over real sockets: the loop around the state machines.
 
-One thread, one selector; no call waits for a peer. The port's listener is closed at the start, so that TensorFlow's
-server can have the port; the connections that were accepted live on and carry heartbeats, failures and the last word.
+Everything runs in the caller's thread with one selector, and no call waits for a peer: only resolving and connecting
+have threads of their own. The port's listener is closed at the start, so that TensorFlow's server can have the port.
+The connections accepted before stay open and carry heartbeats, failures and the last message.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from tfmp.rendezvous.port_claim import PortClaim
 from tfmp.rendezvous.protocol import Action, Close, Dial, Report, Say, Send, Waits
 from tfmp.rendezvous.transport import Dialer, Link, Resolve, TrainingThere, WrongToken, listen, peer_of, resolve
 
-#: For a stranger to say who it is, and how many of them may be waiting to: a slow client, or thousands of them, take
-#: nothing from the others.
+#: Time limit for a stranger's greeting, and the most strangers at a time: slow clients, or thousands of them, do not
+#: disturb the others.
 _GREETING_TIMEOUT_S = 5.0
 _MAX_STRANGERS = 64
 _CLAIM_EVERY_S = 0.2
@@ -35,7 +36,7 @@ _CLOSE_TIMEOUT_S = 1.0
 
 
 class Session:
-    """Meets the other launchers of a group and keeps in touch with them. A context manager.
+    """Joins the other launchers of a group and keeps in touch with them. A context manager.
 
     Args:
         identity: This launcher.

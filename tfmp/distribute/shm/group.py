@@ -304,11 +304,7 @@ class SharedMemoryGroup:
 
 
 class _CallGuard:
-    """Keeps calls apart that would mix up the order the ranks agree on.
-
-    Args:
-        where: The place to name in errors.
-    """
+    """Allows one call at a time, and none after a call that failed: the ranks must agree on the order of calls."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -317,11 +313,7 @@ class _CallGuard:
         self._lock = threading.Lock()
 
     def enter(self) -> None:
-        """Begin a call; :meth:`leave` ends one that succeeded.
-
-        Raises:
-            GroupError: Another thread is in a call, or no call is allowed any more.
-        """
+        """Begin a call, or raise ``GroupError``: another thread is in a call, or no call is allowed any more."""
         if not self._lock.acquire(blocking=False):
             raise GroupError(
                 self._reason or "two threads call the group of one worker at the same time",

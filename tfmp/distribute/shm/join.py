@@ -62,14 +62,14 @@ def connect_ranks(
         JoinFailed: Ranks are missing, left, do not know the token or have other terms.
         UsageError: The folder is not usable.
     """
-    attempt = _Join(directory, rank, terms, token, segment_fd)
+    join = _Join(directory, rank, terms, token, segment_fd)
     try:
-        return attempt.run(timeout_s)
+        return join.run(timeout_s)
     except BaseException as error:
-        attempt.give_up(error if isinstance(error, GroupError) else None)
+        join.give_up(error if isinstance(error, GroupError) else None)
         raise
     finally:
-        attempt.tidy_up()
+        join.tidy_up()
 
 
 class _Join:
@@ -82,7 +82,7 @@ class _Join:
         self._others = set(range(terms.size)) - {rank}
         self._listener: socket.socket | None = None
         self._sockets: dict[int, socket.socket] = {}  # connected, to lower ranks perhaps not yet welcomed
-        self._pids: dict[int, int] = {}  # of the ranks met
+        self._pids: dict[int, int] = {}  # of the ranks that have introduced themselves
         self._ready: set[int] = set()
         self._strangers: set[socket.socket] = set()  # connected, without a hello yet
         self._turned_away = 0
@@ -177,12 +177,12 @@ class _Join:
                 self._strangers.add(stranger)
                 self._selector.register(stranger, selectors.EVENT_READ)
         elif sock in self._strangers:
-            self._get_to_know(sock)
+            self._admit(sock)
         else:
             self._listen_to(key.data, sock)
 
-    def _get_to_know(self, sock: socket.socket) -> None:
-        """Read a stranger's hello and welcome it, or turn it away and wait on for the right one."""
+    def _admit(self, sock: socket.socket) -> None:
+        """Read a stranger's hello and welcome it, or refuse it and go on waiting."""
         kind, body, _ = receive(sock)
         who = read_introduction(Kind.HELLO, body, self._token) if kind is Kind.HELLO else None
         self._selector.unregister(sock)
@@ -237,7 +237,7 @@ class _Join:
         )
 
     def _missing(self, timeout_s: float) -> JoinFailed:
-        # All met but some not ready: those wait for each other.
+        # All are connected but some are not ready: those wait for each other.
         missing = self._others - self._pids.keys() or self._others - self._ready
         turned_away = f"; {self._turned_away} turned away, wrong token or rank" if self._turned_away else ""
         return JoinFailed(
@@ -319,17 +319,19 @@ class SocketFolder:
     def remove(self, rank: int) -> None:
         """Remove a rank's socket file, if it is there."""
         with suppress(FileNotFoundError):
-            os.unlink(_file_name(rank), dir_fd=self._fd)
+            os.unlink(f"rank-{rank}", dir_fd=self._fd)
 
     def close(self) -> None:
+        """Close the folder."""
         os.close(self._fd)
 
     def _address(self, rank: int) -> str:
-        path = str(self.path / _file_name(rank))
+        name = f"rank-{rank}"
+        path = str(self.path / name)
         if len(os.fsencode(path)) <= _PATH_LIMIT_BYTES:
             return path
         # Any depth of folder has this short name too, and the process need not change its working directory.
-        return f"/proc/self/fd/{self._fd}/{_file_name(rank)}"
+        return f"/proc/self/fd/{self._fd}/{name}"
 
     def _remove_leftover(self, rank: int) -> None:
         """Remove the socket file of a process that has died: it does not go with its process."""
@@ -345,7 +347,3 @@ def new_socket() -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     sock.setblocking(False)
     return sock
-
-
-def _file_name(rank: int) -> str:
-    return f"rank-{rank}"
