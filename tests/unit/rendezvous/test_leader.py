@@ -1,68 +1,17 @@
-"""The two sides of a group as state machines: who is missing, who disagrees, who is to blame, when all may leave."""
+"""The leader: who is missing, who disagrees, who is to blame, when all may leave."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from tests.unit.rendezvous.machines import ROSTER, VICTIM, WAITS, hello, identity, leader, live, member, said, sent
 from tfmp.ipc import NotOurs
-from tfmp.rendezvous.identity import Identity
 from tfmp.rendezvous.leader import Leader
-from tfmp.rendezvous.member import Member
-from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster
-from tfmp.rendezvous.port_claim import PATIENCE_S, PortClaim
-from tfmp.rendezvous.protocol import Action, Close, Dial, Report, Say, Send, Waits, stop_message
-
-ROSTER = Roster(("worker 0", "worker 1", "worker 2"), ("h0:1", "h1:1", "h2:1"))
-WAITS = Waits(start_timeout_s=60.0, heartbeat_timeout_s=30.0)
-VICTIM = Report("UnavailableError: connection reset by peer", victim=True)
-
-
-def identity(rank: int, **changes: Any) -> Identity:
-    fields = {"agreed": {"training.epochs": 5}, "host": f"h{rank}", "pid": 100 + rank, "port": 1, **changes}
-    return Identity(rank, **fields)
-
-
-def hello(rank: int, **changes: Any) -> dict[str, Any]:
-    return {"type": "hello", **identity(rank, **changes).to_message()}
-
-
-def sent(actions: Sequence[Action]) -> list[tuple[int, str]]:
-    return [(action.link, action.message["type"]) for action in actions if isinstance(action, Send)]
-
-
-def said(actions: Sequence[Action]) -> list[str]:
-    return [action.text for action in actions if isinstance(action, Say)]
-
-
-def leader(joined: Sequence[int] = (), *, start: bool = False, waits: Waits = WAITS, **more: Any) -> Leader:
-    """A leader at 0 s; link 10 + rank belongs to each worker that has joined."""
-    machine = Leader(identity(0), ROSTER, waits, 0.0, **more)
-    for rank in joined:
-        assert sent(machine.received(10 + rank, hello(rank), f"10.0.0.{rank}", 0.0)) == [(10 + rank, "welcome")]
-    if start:
-        machine.ready(0.0)
-        for rank in joined:
-            machine.received(10 + rank, {"type": "ready"}, "", 0.0)
-        assert machine.started
-    return machine
-
-
-def member(*, joined: bool = True, start: bool = False) -> Member:
-    """Worker 1 at 0 s; link 7 leads to the leader."""
-    machine = Member(identity(1), ROSTER, WAITS, 0.0)
-    assert machine.tick(0.0) == [Dial(0)]
-    if joined:
-        assert sent(machine.dialed(7, 0, 0.0)) == [(7, "hello")]
-        assert said(machine.received(7, {"type": "welcome"}, "", 0.0)) == ["joined worker 0 (h0:1)"]
-    if start:
-        machine.received(7, {"type": "start"}, "", 0.0)
-        assert machine.started
-    return machine
-
+from tfmp.rendezvous.peer_status import Kind, PeerStatus, Roster
+from tfmp.rendezvous.protocol import Close, Dial, Report, Send
 
 # The leader before the start -----------------------------------------------------------------------------------------
 
@@ -271,14 +220,6 @@ def test_a_malformed_message_is_refused(message: dict[str, Any]) -> None:
 # The leader during the training --------------------------------------------------------------------------------------
 
 
-def live(machine: Leader | Member, seconds: range, links: Sequence[int]) -> None:
-    """Let time pass while these connections give a sign of life every second."""
-    for now_s in seconds:
-        for link in links:
-            machine.received(link, {"type": "beat", "stopped": False}, "", now_s)
-        machine.tick(now_s)
-
-
 def test_a_closed_connection_ends_the_group_by_name() -> None:
     machine = leader([1, 2], start=True)
     assert sent(machine.lost(11, 1.0)) == [(11, "stop"), (12, "stop")]
@@ -402,190 +343,3 @@ def test_a_group_of_one_needs_nobody() -> None:
     assert machine.started
     machine.done("abc", 1.0)
     assert machine.may_leave
-
-
-# A member ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_member_says_ready_whichever_comes_first() -> None:
-    early = Member(identity(1), ROSTER, WAITS, 0.0)
-    assert early.ready(0.0) == []
-    early.dialed(7, 0, 1.0)
-    assert (7, "ready") in sent(early.received(7, {"type": "welcome"}, "", 1.0))
-    assert sent(member().ready(2.0)) == [(7, "ready")]
-
-
-def test_a_member_tells_what_keeps_it_from_the_leader() -> None:
-    machine = member(joined=False)
-    machine.found(0, PeerStatus(Kind.NO_ANSWER, "timed out"), 3.0)
-    line = "waiting for 1 of 3 workers: worker 0 (h0:1): no answer (timed out). Here: this one"
-    assert said(machine.tick(3.0)) == [line]
-    assert machine.tick(4.0) == [Dial(0)]
-    machine.tick(60.0)
-    assert machine.end_reason is not None
-    assert machine.end_reason.what == "1 of 3 workers did not join within 60 s: worker 0 (h0:1): no answer (timed out)"
-
-
-def test_a_member_passes_on_the_leaders_roll_call_and_names_the_missing() -> None:
-    machine = member()
-    roll = {"type": "roll", "here": [0, 1], "missing": [[2, "REFUSED", ""], [9, "REFUSED", ""], [2, "NONSENSE", ""], 5]}
-    assert said(machine.received(7, roll, "", 1.0)) == [
-        "waiting for 1 of 3 workers: worker 2 (h2:1): connection refused. Here: worker 0, this one"
-    ]
-    for now_s in range(60):
-        machine.received(7, {"type": "beat", "stopped": False}, "", now_s)
-        machine.tick(now_s)
-    machine.tick(60.0)
-    assert machine.end_reason is not None
-    assert machine.end_reason.what == "1 of 3 workers did not join within 60 s: worker 2 (h2:1): connection refused"
-
-
-def test_a_member_whose_leader_leaves_before_the_start_looks_for_it_again() -> None:
-    machine = member()
-    machine.lost(7, 1.0)
-    assert machine.end_reason is None
-    assert Dial(0) in machine.tick(2.0)
-
-
-def test_a_training_that_goes_on_without_it_is_told_after_its_group_had_time_to_end() -> None:
-    machine = member(joined=False)
-    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 1.0)
-    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 10.9)
-    assert machine.end_reason is None
-    machine.found(0, PeerStatus(Kind.REFUSED), 10.95)
-    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 11.5)
-    assert machine.end_reason is None, "the group has ended; this is another"
-    machine.found(0, PeerStatus(Kind.ALREADY_TRAINING), 21.5)
-    assert machine.end_reason is not None
-    assert "worker 0 is training already" in machine.end_reason.what
-    assert "the whole group must be restarted" in (machine.end_reason.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("message", "what", "code"),
-    [
-        ({"type": "refused", "kind": "TAKEN", "text": "by process 7 on x"}, "worker 1 is already taken by another", 2),
-        (stop_message(EndReason("they differ", exit_code=2)), "they differ", 2),
-    ],
-)
-def test_a_leaders_refusal_ends_it(message: dict[str, Any], what: str, code: int) -> None:
-    machine = member(joined=False)
-    machine.dialed(7, 0, 0.0)
-    machine.received(7, message, "", 0.5)
-    assert machine.end_reason is not None
-    assert machine.end_reason.what.startswith(what)
-    assert machine.end_reason.exit_code == code
-
-
-def test_another_token_ends_a_member_at_once() -> None:
-    machine = member(joined=False)
-    machine.found(0, PeerStatus(Kind.OTHER_TOKEN), 1.0)
-    assert machine.end_reason is not None
-    assert (machine.end_reason.what, machine.end_reason.exit_code) == ("worker 0 has another cluster.token", 2)
-
-
-def test_a_member_that_is_asked_says_what_it_knows() -> None:
-    machine = member(joined=False)
-    machine.found(0, PeerStatus(Kind.UNRESOLVED), 1.0)
-    (present, close) = machine.received(50, hello(0), "", 2.0)
-    assert isinstance(present, Send)
-    assert present.message["text"] == "it says of worker 0 (h0:1): its name does not resolve"
-    assert close == Close(50)
-
-
-def test_a_leader_with_other_settings_that_asks_ends_both() -> None:
-    machine = member(joined=False)
-    actions = machine.received(50, hello(0, agreed={"training.epochs": 7}), "", 2.0)
-    assert sent(actions) == [(50, "stop")]
-    assert machine.end_reason is not None
-    assert machine.end_reason.what == "the workers do not agree about training.epochs: worker 0 has 7, worker 1 has 5"
-    asking = leader([])
-    asking.dialed(40, 1, 0.0)
-    asking.received(40, stop_message(machine.end_reason), "", 0.1)
-    assert asking.end_reason == machine.end_reason
-
-
-def test_the_same_rank_at_a_members_own_address_is_taken() -> None:
-    (refused, _) = member(joined=False).received(50, hello(1, pid=5), "", 2.0)
-    assert isinstance(refused, Send)
-    assert (refused.message["kind"], refused.message["text"]) == ("TAKEN", "by process 101 on h1")
-
-
-def test_a_member_names_a_leader_that_is_gone_or_silent() -> None:
-    gone = member(start=True)
-    gone.lost(7, 1.0)
-    assert gone.end_reason is not None
-    assert gone.end_reason.what.startswith("worker 0 is gone")
-    silent = member(start=True)
-    silent.tick(30.0)
-    assert silent.end_reason is None
-    silent.tick(30.1)
-    assert silent.end_reason is not None
-    assert silent.end_reason.what.startswith("worker 0 is lost: nothing heard from it for 30 s")
-
-
-def test_a_members_own_failure_is_told_and_is_its_own() -> None:
-    machine = member(start=True)
-    assert sent(machine.failed(Report("signal 9 (SIGKILL)", exit_code=137), 1.0)) == [(7, "failed")]
-    assert machine.end_reason is not None
-    assert (machine.end_reason.culprit, machine.end_reason.exit_code) == (1, 137)
-
-
-def test_a_members_failure_as_a_victim_is_judged_by_the_leader() -> None:
-    machine = member(start=True)
-    assert sent(machine.failed(VICTIM, 1.0)) == [(7, "failed")]
-    assert machine.end_reason is None
-    other = leader([1, 2], start=True)
-    other.lost(12, 1.5)
-    assert other.end_reason is not None
-    machine.received(7, stop_message(other.end_reason), "", 1.6)
-    assert machine.end_reason == other.end_reason
-    alone = member(start=True)
-    alone.failed(VICTIM, 1.0)
-    alone.tick(4.6)
-    assert alone.end_reason is not None
-    assert alone.end_reason.culprit == 0, "a leader that does not answer is the cause"
-
-
-def test_a_member_leaves_at_the_leaders_word_only() -> None:
-    machine = member(start=True)
-    assert sent(machine.done("abc", 1.0)) == [(7, "done")]
-    assert not machine.may_leave
-    machine.received(7, {"type": "leave"}, "", 2.0)
-    assert machine.may_leave
-    machine.lost(7, 2.1)
-    assert machine.end_reason is None
-
-
-def test_news_of_a_suspended_process_do_not_wait_for_the_next_beat() -> None:
-    machine = member(start=True)
-    machine.tick(1.0)
-    assert machine.tick(1.1) == []
-    machine.stopped(True, 1.2)
-    (beat,) = machine.tick(1.2)
-    assert beat == Send(7, {"type": "beat", "stopped": True})
-
-
-# Its own port --------------------------------------------------------------------------------------------------------
-
-
-def test_a_port_that_stays_taken_is_told_with_its_holder() -> None:
-    for kind, holder in ((Kind.FOREIGN, "another program"), (Kind.ALREADY_TRAINING, "a TensorFlow server, of another")):
-        claim = PortClaim(replace(identity(1), port=2222), ROSTER, 0.0)
-        assert claim.tick(0.0) == [Dial(1)]
-        claim.found(1, PeerStatus(kind), 0.1)
-        claim.tick(PATIENCE_S - 0.1)
-        assert claim.end_reason is None
-        claim.tick(PATIENCE_S)
-        assert claim.end_reason is not None
-        assert claim.end_reason.what.startswith(f"port 2222 is in use by {holder}")
-        assert claim.end_reason.exit_code == 2
-
-
-def test_a_port_held_by_the_same_worker_is_told_at_once() -> None:
-    claim = PortClaim(identity(1), ROSTER, 0.0)
-    claim.tick(0.0)
-    assert sent(claim.dialed(3, 1, 0.1)) == [(3, "hello")]
-    claim.received(3, {"type": "refused", "kind": "TAKEN", "text": "by process 7 on h1"}, "", 0.2)
-    assert claim.end_reason is not None
-    assert claim.end_reason.what == "worker 1 is already taken by another worker, by process 7 on h1"
