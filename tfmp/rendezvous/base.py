@@ -39,22 +39,22 @@ class Watch:
         self._victim: tuple[int, Report, float] | None = None
 
     def heard(self, rank: int, now_s: float) -> None:
-        """A launcher gave a sign of life."""
+        """A launcher has given a sign of life."""
         self._heard_s[rank] = now_s
 
     def stopped(self, rank: int, is_stopped: bool, now_s: float) -> None:
-        """Whether a worker's process is stopped, as by SIGSTOP."""
+        """Note whether a worker's process is stopped, as by SIGSTOP."""
         if is_stopped:
             self._stopped_since_s.setdefault(rank, now_s)
         else:
             self._stopped_since_s.pop(rank, None)
 
     def is_stopped(self, rank: int) -> bool:
-        """What :meth:`stopped` was told last."""
+        """Return what :meth:`stopped` was told last."""
         return rank in self._stopped_since_s
 
     def failed(self, rank: int, report: Report, now_s: float) -> EndReason | None:
-        """A worker has failed; return the end_reason, ``None`` while it may yet be another's fault."""
+        """A worker has failed; return the reason, or ``None`` while another worker may be at fault."""
         if not report.victim:
             return failed(self._roster, rank, report)
         if (cause := self._likely_cause(rank, now_s)) is not None:
@@ -64,7 +64,7 @@ class Watch:
         return None
 
     def look(self, now_s: float) -> EndReason | None:
-        """Return the end_reason that the passing of time brings."""
+        """Return the reason to end that is due, if any."""
         for rank, heard_s in self._heard_s.items():
             if now_s - heard_s > self._waits.heartbeat_timeout_s:
                 return cut_off(self._roster, rank, now_s - heard_s)
@@ -91,7 +91,7 @@ class Watch:
 
 
 class Side(ABC):
-    """The state of a group as one launcher sees it. Pure: events go in with their time, actions come out.
+    """The state of a group as one launcher sees it. Pure: takes events with their time, returns actions.
 
     Args:
         identity: This launcher.
@@ -129,14 +129,14 @@ class Side(ABC):
 
     @abstractmethod
     def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
-        """An attempt to reach a worker came to this."""
+        """An attempt to reach a worker had this result."""
 
     @abstractmethod
     def received(self, link: int, message: Mapping[str, Any], peer: str, now_s: float) -> list[Action]:
         """Take a message.
 
         Raises:
-            NotOurs: It is none that may come now; the connection is to be closed.
+            NotOurs: It is not expected now; close the connection.
         """
 
     @abstractmethod
@@ -157,14 +157,14 @@ class Side(ABC):
 
     @abstractmethod
     def _gather(self, now_s: float) -> list[Action]:
-        """What the passing of time asks for before the start."""
+        """Return what is due before the start."""
 
     @abstractmethod
     def _tell(self, message: Mapping[str, Any]) -> list[Action]:
-        """A message to every launcher that has joined this one."""
+        """Return a message to every launcher that has joined this one."""
 
     def tick(self, now_s: float) -> list[Action]:
-        """Return what the passing of time asks for."""
+        """Return what is due."""
         if self.end_reason is not None or self.may_leave:
             return []
         if self._watch is None:
@@ -173,14 +173,14 @@ class Side(ABC):
         return self._beat(now_s) if end_reason is None else self._end(end_reason)
 
     def stopped(self, is_stopped: bool, now_s: float) -> None:
-        """Whether this host's worker process is stopped, as by SIGSTOP."""
+        """Note whether this host's worker process is stopped, as by SIGSTOP."""
         if self._watch is not None:
             if is_stopped != self._watch.is_stopped(self._identity.rank):
                 self._next_beat_s = now_s  # news
             self._watch.stopped(self._identity.rank, is_stopped, now_s)
 
     def refuse(self, link: int, peer: str, reason: str, now_s: float) -> list[Action]:
-        """A connection was turned away because of what came over it; said once an address."""
+        """A connection was rejected because of what it sent; reported once for each address."""
         if peer in self._turned_away or len(self._turned_away) > _MAX_TURNED_AWAY or self.started:
             return []
         self._turned_away.add(peer)
@@ -211,7 +211,7 @@ class Side(ABC):
             self._watch.stopped(rank, is_stopped, now_s)
 
     def _cannot_join(self, link: int, other: Identity) -> list[Action]:
-        """Turn away one of another run; end with one that is set otherwise. Empty if it may join."""
+        """Reject a worker of another run; end if one is configured differently. Empty if it may join."""
         if self._identity.run and other.run and self._identity.run != other.run:
             return self._turn_down(link, Kind.OTHER_RUN, f"this port belongs to {self._identity.run}")
         if not self.started and self.end_reason is None:
@@ -228,12 +228,12 @@ class Side(ABC):
         return f"by process {identity.pid} on {identity.host}"
 
     def _end(self, end_reason: EndReason) -> list[Action]:
-        """End the group, or hear that it ends; the first end_reason counts."""
+        """End the group, or learn that it ends; the first reason counts."""
         if self.end_reason is not None:
             return []
         self.end_reason = end_reason
         return self._pass_on(end_reason)
 
     def _pass_on(self, end_reason: EndReason) -> list[Action]:
-        """Tell others of a end_reason: nobody, unless this is the leader."""
+        """Tell the others a reason; only the leader does."""
         return []

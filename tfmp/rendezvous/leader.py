@@ -1,6 +1,6 @@
-"""The launcher of rank 0: gathers the others, starts all at once, watches them, lets all leave together.
+"""The launcher of rank 0: waits for the others, starts all at once, watches them, lets all leave together.
 
-Pure: events go in with the time at which they were seen, actions come out. See :mod:`protocol` for the messages.
+Pure: takes events with the time at which they were seen, returns actions. See :mod:`protocol` for the messages.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tfmp.rendezvous.protocol import (
 _OWN = 0
 
 Peers = Mapping[int, tuple[Identity, str]]
-"""By rank, who has joined and the IP address it came from."""
+"""By rank, who has joined and its IP address."""
 
 
 def _nothing_more(peers: Peers) -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ class Leader(Side):
         roster: The group.
         waits: How long to wait for what.
         now_s: The time, on the clock of all later calls.
-        compose: Given who has joined, returns what all are told to start with.
+        compose: Given who has joined, returns what all are told at the start.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Leader(Side):
         return self._hello(link)
 
     def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
-        """An attempt to reach a worker came to this."""
+        """An attempt to reach a worker had this result."""
         self._dialing[rank] = now_s + self._waits.dial_every_s
         self._note(rank, status)
         return []
@@ -92,7 +92,7 @@ class Leader(Side):
         """Take a message.
 
         Raises:
-            NotOurs: It is none that may come now; the connection is to be closed.
+            NotOurs: It is not expected now; close the connection.
         """
         if link in self._probes:
             return self._answered(link, message, now_s)
@@ -171,10 +171,10 @@ class Leader(Side):
         unknown = any(rank not in self._statuses and self._roster.addresses[rank] for rank in self._missing())
         if now_s >= self._next_summary_s and not (unknown and now_s < self._began_s + self._waits.first_answers_s):
             self._next_summary_s = now_s + self._waits.summary_every_s
-            actions += self._call_the_roll()
+            actions += self._summarise()
         return actions
 
-    def _call_the_roll(self) -> list[Action]:
+    def _summarise(self) -> list[Action]:
         here = [_OWN, *self._members]
         statuses = {rank: self._status_of(rank) for rank in self._missing()}
         if not statuses:
@@ -195,7 +195,7 @@ class Leader(Side):
         return EndReason(
             f"TensorFlow was not imported on every host within {self._waits.start_timeout_s:g} s",
             where=", ".join(slow) or "this host",
-            hint="raise --start-timeout, or look at what slows the import down (network file system?)",
+            hint="raise --start-timeout, or find out what slows the import down (a network file system?)",
         )
 
     def _greeted(self, link: int, other: Identity, peer: str, now_s: float) -> list[Action]:

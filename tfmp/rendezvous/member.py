@@ -1,6 +1,6 @@
 """The launcher of a rank other than 0: finds the leader, joins it, watches it, and starts and leaves when it says so.
 
-Pure: events go in with the time at which they were seen, actions come out. See :mod:`protocol` for the messages.
+Pure: takes events with the time at which they were seen, returns actions. See :mod:`protocol` for the messages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Member(Side):
         return self._hello(link)
 
     def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
-        """An attempt to reach the leader came to this."""
+        """An attempt to reach the leader had this result."""
         self._next_dial_s = now_s + self._waits.dial_every_s
         self._status = status
         if status.kind is Kind.OTHER_TOKEN:
@@ -71,7 +71,7 @@ class Member(Side):
         """Take a message.
 
         Raises:
-            NotOurs: It is none that may come now; the connection is to be closed.
+            NotOurs: It is not expected now; close the connection.
         """
         if link == self._leader_link:
             self._heard_s = now_s
@@ -184,7 +184,7 @@ class Member(Side):
         return []
 
     def _greeted(self, link: int, other: Identity) -> list[Action]:
-        """Somebody came to this worker's address: the leader, looking for it, or one that means another."""
+        """Somebody connected to this worker's address: the leader looking for it, or one that meant another worker."""
         if ended := self._cannot_join(link, other):
             return ended
         if other.rank == self._identity.rank and (other.host, other.pid) != (self._identity.host, self._identity.pid):
@@ -198,7 +198,7 @@ class Member(Side):
     def _from_leader(self, message: Mapping[str, Any], now_s: float) -> list[Action]:
         match message["type"]:
             case "roll":
-                return self._heard_the_roll(message)
+                return self._heard_summary(message)
             case "start":
                 # The leader, which hears more, judges first: two beats are for its word to arrive.
                 explain_s = self._waits.explain_s + 2 * self._waits.beat_every_s
@@ -215,7 +215,7 @@ class Member(Side):
                 raise NotOurs(f"a message {kind[:20]}")
         return []
 
-    def _heard_the_roll(self, message: Mapping[str, Any]) -> list[Action]:
+    def _heard_summary(self, message: Mapping[str, Any]) -> list[Action]:
         here = [rank for rank in take(message, "here", list) if type(rank) is int and 0 <= rank < self._roster.size]
         self._missing = {}
         for entry in take(message, "missing", list):

@@ -1,4 +1,4 @@
-"""The wait for a worker's own port: who holds it, and whether that is a mistake the user can mend.
+"""The wait for a worker's own port: who holds it, and whether the user can fix that.
 
 Pure, with the interface that :class:`~tfmp.rendezvous.leader.Leader` has, which follows it.
 """
@@ -14,7 +14,7 @@ from tfmp.rendezvous.identity import Identity
 from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster
 from tfmp.rendezvous.protocol import Action, Close, Dial, Send, read_stop, take
 
-#: Processes of an earlier run that was ended just now hold the port for so long at most.
+#: Processes of an earlier run that has just ended may hold the port for this long.
 PATIENCE_S = 5.0
 _ASK_EVERY_S = 0.5
 
@@ -54,7 +54,7 @@ class PortClaim:
         return [Send(link, {"type": "hello", **self._identity.to_message()})]
 
     def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
-        """The attempt came to this."""
+        """The attempt had this result."""
         self._again(now_s)
         self._status = status
         return []

@@ -42,7 +42,7 @@ class Session:
         identity: This launcher.
         roster: The group; the address of rank 0 is known.
         waits: How long to wait for what.
-        say: Tells the user a line.
+        say: Prints a line for the user.
         token: ``cluster.token``; ``None`` for none.
         loopback: The loopback address to listen on, for a cluster of one machine; ``None`` for every interface.
         compose: See :class:`Leader`.
@@ -96,7 +96,7 @@ class Session:
 
     @property
     def end_reason(self) -> EndReason | None:
-        """Why the group does not start, or ends; ``None`` while it goes on."""
+        """Why the group does not start, or ends; ``None`` while it runs."""
         if self._machine.end_reason is None and self._claim is not None:
             return self._claim.end_reason
         return self._machine.end_reason
@@ -131,23 +131,23 @@ class Session:
         return self._selector.fileno()
 
     def ready(self) -> None:
-        """Tell that this host could start."""
+        """Report that this host could start."""
         self._do(self._machine.ready(self._clock()))
 
     def failed(self, report: Report) -> None:
-        """Tell that this host's worker has failed."""
+        """Report that this host's worker has failed."""
         self._do(self._machine.failed(report, self._clock()))
 
     def done(self, sha256: str) -> None:
-        """Tell that this host's worker has ended well, with weights of this digest."""
+        """Report that this host's worker has ended well, with weights of this digest."""
         self._do(self._machine.done(sha256, self._clock()))
 
     def stopped(self, is_stopped: bool) -> None:
-        """Tell whether this host's worker process is stopped, as by SIGSTOP."""
+        """Report whether this host's worker process is stopped, as by SIGSTOP."""
         self._machine.stopped(is_stopped, self._clock())
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Deal with what has come and with what is due; wait for something at most ``timeout_s``."""
+        """Handle what has arrived and what is due; wait at most ``timeout_s`` for something to arrive."""
         for key, events in self._selector.select(min(timeout_s, _POLL_S) if timeout_s > 0 else 0):
             key.data(events)
         now_s = self._clock()

@@ -1,4 +1,4 @@
-"""Sums of vectors over the worker processes of one host, at memory speed: no TensorFlow, no network, no compiled code.
+"""Sum vectors over the worker processes of one host at memory speed, without TensorFlow, network or compiled code.
 
 Public::
 
@@ -7,7 +7,7 @@ Public::
 
 Ranks join through path sockets in a private folder; these work across network namespaces, where abstract sockets do
 not. Rank 0's anonymous memory is shared by all, so neither ``/dev/shm`` nor its size matters and nothing is left
-behind, however the processes end. Each rank holds a connection to each other one, hence each sees a death by itself.
+behind, however the processes end. Each rank is connected to every other one, so each notices a death by itself.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 class Terms(NamedTuple):
-    """What every rank of a group must agree on: ranks, bytes of a slot, the barrier's kind."""
+    """What all ranks of a group must agree on: number of ranks, bytes of a slot, kind of barrier."""
 
     size: int
     slot_bytes: int
@@ -49,7 +49,7 @@ class Introduction(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a rank gives up, and the ranks at fault."""
+    """Why a rank gives up, and which ranks are at fault."""
 
     text: str
     ranks: list[int]
@@ -77,7 +77,7 @@ def read_introduction(kind: Kind, body: bytes, token: bytes) -> Introduction | N
 
 
 def refuse(sock: socket.socket, text: str, ranks: Iterable[int]) -> None:
-    """Tell a peer why nothing comes of it, if it still listens."""
+    """Tell a peer why the group does not form, if it still listens."""
     with suppress(OSError):
         body = Kind.REFUSAL.value + _MASK.pack(to_mask(ranks)) + text.encode()[:_TEXT_LIMIT_BYTES]
         sock.send(body, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
