@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from tfmp.distribute.shm import SharedMemoryGroup, futex
@@ -23,6 +24,11 @@ TOKEN = b"a secret"
 needs_futex = pytest.mark.skipif(not futex.available(), reason="the futex barrier is for x86-64")
 FUTEX = pytest.param("futex", marks=needs_futex)
 KINDS = [FUTEX, "socket"]
+
+
+def meet(group: SharedMemoryGroup) -> None:
+    """Wait for all ranks: the shortest call has one barrier."""
+    group.broadcast(np.zeros(1))
 
 
 def names(folder: Path | str) -> list[str]:

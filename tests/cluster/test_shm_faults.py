@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from tests.cluster.shm_support import KINDS, Ranks
+from tests.cluster.shm_support import KINDS, Ranks, meet
 from tfmp.distribute.shm import GroupError, PeerLost, SharedMemoryGroup
 
 NOTICED_WITHIN_S = 0.5
@@ -117,7 +117,7 @@ def test_a_sum_that_all_ranks_have_contributed_to_completes_whoever_has_died_sin
 def test_a_rank_may_leave_once_all_have_reached_the_last_barrier(tmp_path: Path, kind: str) -> None:
     def body(group: SharedMemoryGroup) -> None:
         for _ in range(20):
-            group.barrier()
+            meet(group)
 
     for _ in range(3):
         with Ranks(tmp_path, 4, body, kind=kind) as ranks:
@@ -128,31 +128,12 @@ def test_a_rank_may_leave_once_all_have_reached_the_last_barrier(tmp_path: Path,
 def test_a_rank_that_leaves_early_is_named_as_such(tmp_path: Path, kind: str) -> None:
     def body(group: SharedMemoryGroup) -> None:
         if group.rank == 0:
-            group.barrier()
+            meet(group)
 
     with Ranks(tmp_path, 2, body, kind=kind) as ranks:
         outcome = ranks.outcome(0)
         assert outcome.what == f"rank 1 (process {ranks.pids[1]}) has left before the others were done"
         assert outcome.ranks == (1,)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_timeout_names_the_late_ranks_and_they_learn_of_it(tmp_path: Path, kind: str) -> None:
-    def body(group: SharedMemoryGroup) -> None:
-        if group.rank == 2:
-            time.sleep(0.3)
-        group.barrier(timeout_s=0.05 if group.rank == 0 else None)
-        group.barrier()
-
-    with Ranks(tmp_path, 3, body, kind=kind) as ranks:
-        first, second, late = ranks.outcomes()
-    assert (first.error, first.ranks) == ("PeerLate", (2,))
-    assert first.what.endswith("has not come to the collective in time; the processes still run")
-    assert (second.error, second.ranks) == ("PeerLost", (2,))
-    assert second.what.endswith("was late: rank 0 has given up waiting for it")
-    assert late.error == "PeerLost"
-    assert 0 in late.ranks
-    assert "has given up waiting for this rank" in late.what
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,7 +143,7 @@ def test_a_timeout_names_the_late_ranks_and_they_learn_of_it(tmp_path: Path, kin
         (lambda group: group.all_reduce(np.ones(8)), "all_reduce of 8 float64"),
         (lambda group: group.all_reduce(np.ones(7, np.float32)), "all_reduce of 7 float32"),
         (lambda group: group.all_reduce(np.ones(1_000_000)), "all_reduce of 1000000 float64"),
-        (lambda group: group.barrier(), "barrier"),
+        (lambda group: group.broadcast(np.ones(7)), "broadcast of 7 float64"),
     ],
 )
 def test_different_calls_are_an_error_on_all_ranks(
@@ -188,7 +169,7 @@ def test_different_calls_are_an_error_on_all_ranks(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stopped_rank_only_delays_and_the_others_sleep(tmp_path: Path, kind: str) -> None:
     def body(group: SharedMemoryGroup) -> tuple[float, bool]:
-        group.barrier()
+        meet(group)
         if group.rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
         began_s, cpu_s = time.monotonic(), time.process_time()
@@ -212,17 +193,17 @@ def test_signals_during_a_wait_neither_end_it_nor_hide_a_death(tmp_path: Path, k
             nonlocal count
             count += 1
 
-        group.barrier()
+        meet(group)
         if group.rank == 0:
             signal.signal(signal.SIGALRM, handle)
             signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
         if group.rank == 1:
             time.sleep(0.1)
-        group.barrier()
+        meet(group)
         if group.rank == 1:
             time.sleep(60)
         try:
-            group.barrier()
+            meet(group)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             assert group.rank == 1 or count > 5
@@ -246,9 +227,9 @@ def test_ctrl_c_ends_a_wait_and_the_group(tmp_path: Path, kind: str) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         flag.up()
         with pytest.raises(KeyboardInterrupt):
-            group.barrier()
+            meet(group)
         with pytest.raises(GroupError) as caught:
-            group.barrier()
+            meet(group)
         return caught.value.what
 
     with Ranks(tmp_path, 2, body, kind=kind) as ranks:
@@ -261,12 +242,12 @@ def test_ctrl_c_ends_a_wait_and_the_group(tmp_path: Path, kind: str) -> None:
 
 def test_two_threads_at_once_are_refused(tmp_path: Path) -> None:
     def body(group: SharedMemoryGroup) -> str:
-        group.barrier()
+        meet(group)
         if group.rank == 1:
             time.sleep(0.15)
-            group.barrier()
+            meet(group)
             return ""
-        thread = threading.Thread(target=group.barrier)
+        thread = threading.Thread(target=meet, args=(group,))
         thread.start()
         time.sleep(0.05)
         with pytest.raises(GroupError) as caught:
@@ -286,7 +267,7 @@ def test_closing_the_group_ends_the_call_of_another_thread(tmp_path: Path) -> No
 
         def wait() -> None:
             try:
-                group.barrier()
+                meet(group)
             except GroupError as error:
                 errors.append(error)
 
@@ -307,16 +288,16 @@ def test_a_child_of_a_worker_is_no_member_and_does_not_hide_its_death(tmp_path: 
             read_end, write_end = os.pipe()
             if os.fork() == 0:
                 try:
-                    group.barrier()
+                    meet(group)
                 except GroupError as error:
                     os.write(write_end, error.what.encode())
                 time.sleep(2)  # outlives its parent
                 os._exit(0)
             assert os.read(read_end, 1000) == b"the group belongs to the process that joined it, not to its children"
-            group.barrier()
+            meet(group)
             os.kill(os.getpid(), signal.SIGKILL)
-        group.barrier()
-        group.barrier()
+        meet(group)
+        meet(group)
 
     with Ranks(tmp_path, 2, body) as ranks:
         began_s = time.monotonic()

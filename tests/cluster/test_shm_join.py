@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cluster.shm_support import KINDS, TOKEN, Ranks, names, needs_futex
+from tests.cluster.shm_support import KINDS, TOKEN, Ranks, meet, names, needs_futex
 from tfmp.distribute.shm import JoinFailed, SharedMemoryGroup
 from tfmp.distribute.shm.barrier import resolve_kind
-from tfmp.distribute.shm.folder import SocketFolder
 from tfmp.distribute.shm.handshake import Introduction, Kind, Terms, introduce, read_refusal, receive
+from tfmp.distribute.shm.join import SocketFolder
 from tfmp.errors import UsageError
 
 
@@ -106,7 +106,7 @@ def test_a_rank_that_never_got_ready_is_not_taken_for_one_that_arrived(tmp_path:
     """Rank 2 dies having told rank 0 alone that it is ready: for rank 0 the group stands, for rank 1 it fails."""
 
     def body(group: SharedMemoryGroup) -> None:
-        group.barrier()
+        meet(group)
 
     with Ranks(tmp_path, 3, body, {2: None}, kind=kind) as ranks:
         me = Introduction(2, os.getpid(), Terms(3, 1 << 20, kind))

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
-from tests.cluster.shm_support import KINDS, Ranks, needs_futex
+from tests.cluster.shm_support import KINDS, Ranks, meet, needs_futex
 from tfmp.distribute.shm import SharedMemoryGroup
 
 LONG = os.environ.get("TFMP_STRESS") == "1"
@@ -55,7 +55,7 @@ def checked_sums(group: SharedMemoryGroup, calls: int) -> float:
         if not np.array_equal(result, right):
             raise AssertionError(f"wrong sum in call {call}: {result} instead of {right}")
         if shared.random() < 0.05:
-            group.barrier()
+            meet(group)
     return slowest_s
 
 
@@ -92,7 +92,7 @@ def test_a_kill_at_any_moment_is_noticed_by_all_and_named(tmp_path: Path, kind: 
         with Ranks(
             tmp_path / str(number), size, lambda group: checked_sums(group, 10**9), kind=kind, timeout_s=1.5
         ) as ranks:
-            # From the meeting (then the join fails) into the calls.
+            # From the join (then the join fails) into the calls.
             time.sleep(rng.random() * 0.08)
             killed_s = ranks.send(victim, signal.SIGKILL)
             for rank in set(range(size)) - {victim}:

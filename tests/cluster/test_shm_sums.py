@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cluster.shm_support import TOKEN, Ranks, names, needs_futex
+from tests.cluster.shm_support import TOKEN, Ranks, meet, names, needs_futex
 from tfmp.distribute.shm import CallMismatch, SharedMemoryGroup, views
 
 LENGTHS = [0, 1, 2, 1023, 100_000]
@@ -120,7 +120,7 @@ def test_both_ways_of_sharing_the_work_give_the_same_bits(tmp_path: Path, monkey
 
 
 def test_a_result_lasts_until_the_next_but_one_call(tmp_path: Path) -> None:
-    """Whatever comes between: a barrier, another length, a sum in pieces, a sum to another place."""
+    """Whatever comes between: another length, a sum in pieces, a sum to another place."""
     lengths = [100, 60_000, 100, 300_000, 60_000, 60_000, 100, 100, 300_000, 300_000]
 
     def body(group: SharedMemoryGroup) -> list[bool]:
@@ -131,8 +131,6 @@ def test_a_result_lasts_until_the_next_but_one_call(tmp_path: Path) -> None:
             given = vector(group.rank, length) * scale
             out = np.empty_like(given) if number % 5 == 4 else None
             result = group.all_reduce(given, out=out)
-            if number % 3 == 0:
-                group.barrier()
             if previous is not None:
                 intact.append(previous[0].tobytes() == previous[1].tobytes())
             previous = (result, expected(3, length) * scale)
@@ -148,7 +146,7 @@ def test_a_result_is_read_only_aligned_and_outlives_the_group(tmp_path: Path) ->
     def body(group: SharedMemoryGroup) -> tuple[bool, bool, int]:
         small, large = (group.all_reduce(np.ones(length)) for length in (10, 100_000))
         kept.append(large)
-        group.barrier()
+        meet(group)
         group.close()
         writable = small.flags.writeable or large.flags.writeable
         return writable, bool((large == 2.0).all()), small.ctypes.data % 64 + large.ctypes.data % 64

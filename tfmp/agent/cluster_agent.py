@@ -14,7 +14,7 @@ from tfmp.agent.monitor import Monitor
 from tfmp.agent.reporter import TrainingReporter
 from tfmp.errors import TfmpError
 from tfmp.events import LeftOnRequest, WorkerEvent
-from tfmp.rendezvous.peer_status import Verdict
+from tfmp.rendezvous.peer_status import EndReason
 from tfmp.rendezvous.protocol import Report
 from tfmp.rendezvous.session import Session
 from tfmp.workers.fork_client import ForkServer
@@ -75,8 +75,8 @@ def gather(session: Session, fork_server: ForkServer, inbox: SignalInbox) -> Non
                 told = True
                 session.ready()
             session.poll()
-            if session.verdict is not None:
-                raise session.verdict.to_error()
+            if session.end_reason is not None:
+                raise session.end_reason.to_error()
 
 
 def leave_after_leader(session: Session, rank: int) -> None:
@@ -129,8 +129,8 @@ class ClusterAgent(TrainingReporter):
         self._session.poll()
         if self._session.hang_s is not None and monitor.hang is not None:
             monitor.hang.suspect(self._session.hang_s, group, now_s)
-        if self._session.verdict is not None:
-            group.stop(self._session.verdict.what)
+        if self._session.end_reason is not None:
+            group.stop(self._session.end_reason.what)
 
     def succeeded(self, result: GroupResult) -> int:
         """Wait for the leader's word that all have ended well: a peer that leaves earlier looks like a dead one."""
@@ -170,23 +170,23 @@ class ClusterAgent(TrainingReporter):
             victim = self._looks_like_a_victim(diagnosis)
             hang_s = hang.hang.waited_s if hang is not None else None
             session.failed(Report(error.what, error.where, error.hint, error.exit_code, victim, hang_s))
-            if (signum := self._wait(_JUDGEMENT_TIMEOUT_S, until_verdict=True)) is not None and self._left:
+            if (signum := self._wait(_JUDGEMENT_TIMEOUT_S, until_end_reason=True)) is not None and self._left:
                 return self.interrupted(signum, result)
         reason = self._end_reason()
         if reason is None or reason.culprit == self._rank:
             return self.fail(error, diagnosis)
         return self.fail(reason.to_error(), diagnosis, own=False)
 
-    def _end_reason(self) -> Verdict | None:
+    def _end_reason(self) -> EndReason | None:
         """Why the group has ended, as far as the leader has told."""
         self._session.poll()
-        return self._session.verdict
+        return self._session.end_reason
 
-    def _wait(self, timeout_s: float | None = None, *, until_verdict: bool = False) -> int | None:
+    def _wait(self, timeout_s: float | None = None, *, until_end_reason: bool = False) -> int | None:
         """Serve the connections until the group has ended; return a stop signal that came instead."""
         session = self._session
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while session.verdict is None and (until_verdict or not session.may_leave):
+        while session.end_reason is None and (until_end_reason or not session.may_leave):
             session.poll(_WAIT_S)
             for signum in self._inbox.read():
                 return signum

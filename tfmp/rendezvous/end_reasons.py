@@ -1,10 +1,10 @@
-"""Verdicts that name one worker: why this one cannot join, or which one ended a running group, and how."""
+"""Reasons that name one worker: why this one cannot join, or which one ended a running group, and how."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tfmp.rendezvous.peer_status import Kind, Roster, Verdict, way_out
+from tfmp.rendezvous.peer_status import EndReason, Kind, Roster, way_out
 from tfmp.rendezvous.protocol import Report
 
 #: 128 + SIGUSR1: what Kubeflow's training operator takes for an error that a restart may cure, where codes from 1 to
@@ -15,56 +15,56 @@ _LEADER = 0
 _RESTART = "restart the whole group: tfmp worker on every host"
 
 
-def taken(roster: Roster, rank: int, holder: str) -> Verdict:
+def taken(roster: Roster, rank: int, holder: str) -> EndReason:
     """Another worker has this rank; ``holder`` says which one: ``by process 7 on h1``."""
-    return Verdict(
+    return EndReason(
         f"{roster.names[rank]} is already taken by another worker, {holder}",
         rank,
         roster.label(rank),
-        "give each worker an --index of its own, or end the other one first",
+        "give each worker its own --index, or stop the other one first",
         2,
     )
 
 
-def other_token(roster: Roster, rank: int) -> Verdict:
+def other_token(roster: Roster, rank: int) -> EndReason:
     """A worker has another shared secret."""
     what = f"{roster.names[rank]} has another cluster.token"
-    return Verdict(what, rank, roster.label(rank), way_out(roster, rank, Kind.OTHER_TOKEN), 2)
+    return EndReason(what, rank, roster.label(rank), way_out(roster, rank, Kind.OTHER_TOKEN), 2)
 
 
-def already_training(roster: Roster, own: int) -> Verdict:
-    """The leader trains with others, and nobody can be taken in."""
-    return Verdict(
-        f"{roster.names[_LEADER]} is training already, without this worker, and takes no one in",
+def already_training(roster: Roster, own: int) -> EndReason:
+    """The leader trains with others, and nobody can join."""
+    return EndReason(
+        f"{roster.names[_LEADER]} is training already, without this worker, which cannot join now",
         _LEADER,
         roster.label(_LEADER),
         f"the whole group must be restarted: stop tfmp worker on every host, then start all, {roster.names[own]} too",
     )
 
 
-def failed(roster: Roster, rank: int, report: Report) -> Verdict:
-    """A worker has said how it failed."""
+def failed(roster: Roster, rank: int, report: Report) -> EndReason:
+    """A worker has reported how it failed."""
     name, place = roster.names[rank], roster.label(rank)
     if report.where:
         place = report.where if report.where.startswith(place) else f"{place}, {report.where}"
     what = report.what if report.what.startswith(name) else f"{name} failed: {report.what}"
-    return Verdict(what, rank, place, report.hint, report.exit_code)
+    return EndReason(what, rank, place, report.hint, report.exit_code)
 
 
-def vanished(roster: Roster, rank: int) -> Verdict:
-    """A worker's launcher is gone without a word."""
-    return Verdict(
+def vanished(roster: Roster, rank: int) -> EndReason:
+    """A worker's launcher has ended without a word."""
+    return EndReason(
         f"{roster.names[rank]} is gone: its launcher ended without a word (killed, out of memory, or its host is down)",
         rank,
         roster.label(rank),
-        f"look at the host of {roster.names[rank]}, then {_RESTART}",
+        f"check the host of {roster.names[rank]}, then {_RESTART}",
         EXIT_PEER_LOST,
     )
 
 
-def cut_off(roster: Roster, rank: int, silent_s: float) -> Verdict:
+def cut_off(roster: Roster, rank: int, silent_s: float) -> EndReason:
     """A worker's launcher is silent over an open connection."""
-    return Verdict(
+    return EndReason(
         f"{roster.names[rank]} is lost: nothing heard from it for {silent_s:.0f} s (its host or the network is down, "
         "or it is stopped)",
         rank,
@@ -74,9 +74,9 @@ def cut_off(roster: Roster, rank: int, silent_s: float) -> Verdict:
     )
 
 
-def frozen(roster: Roster, rank: int, stopped_s: float) -> Verdict:
+def frozen(roster: Roster, rank: int, stopped_s: float) -> EndReason:
     """A worker's process is stopped, as by SIGSTOP, while its launcher lives."""
-    return Verdict(
+    return EndReason(
         f"{roster.names[rank]} is stopped: its process has been suspended for {stopped_s:.0f} s (SIGSTOP, a debugger, "
         "or a frozen container)",
         rank,
@@ -86,7 +86,7 @@ def frozen(roster: Roster, rank: int, stopped_s: float) -> Verdict:
     )
 
 
-def unequal_weights(roster: Roster, digests: Mapping[int, str]) -> Verdict:
+def unequal_weights(roster: Roster, digests: Mapping[int, str]) -> EndReason:
     """All have ended well, but not with the same weights."""
     held = ", ".join(f"{roster.names[rank]}: {digest[:12]}" for rank, digest in sorted(digests.items()))
-    return Verdict("expected the same trained weights on every worker", where=held)
+    return EndReason("expected the same trained weights on every worker", where=held)

@@ -1,7 +1,7 @@
-"""What a launcher says of itself when it joins, and what two of them disagree about.
+"""What a launcher tells about itself when it joins, and what two launchers disagree about.
 
-Everything that must be equal for a training to be one training is compared before the first step: TensorFlow compares
-nothing, and two workers with different cluster lists both come up.
+Everything that must be equal on all workers is compared before the first step. TensorFlow compares nothing: two
+workers with different cluster lists both start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import tfmp
-from tfmp.rendezvous.wire import NotOurs
+from tfmp.ipc import NotOurs
 
 if TYPE_CHECKING:
     from tfmp.config import RunConfig
@@ -187,11 +187,11 @@ def _text(values: Mapping[str, Any], name: str) -> str:
 
 
 def printable(text: str, limit: int = _MAX_SHOWN, keep: str = "") -> str:
-    """Return a text of another host as it may go to this terminal: no control characters, and not without end.
+    """Return a text from another host made safe for this terminal: no control characters, limited length.
 
     Args:
         text: The text.
         limit: Largest number of characters.
         keep: Characters that are kept though they are not printable.
     """
-    return "".join(one if one.isprintable() or one in keep else "?" for one in text[:limit])
+    return "".join(char if char.isprintable() or char in keep else "?" for char in text[:limit])

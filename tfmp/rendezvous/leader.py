@@ -1,6 +1,6 @@
-"""The launcher of rank 0: gathers the others, starts all at once, watches them, lets all leave together.
+"""The launcher of rank 0: waits for the others, starts all at once, watches them, lets all leave together.
 
-Pure: events go in with the time at which they were seen, actions come out. See :mod:`protocol` for the messages.
+Pure: takes events with the time at which they were seen, returns actions. See :mod:`protocol` for the messages.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tfmp.ipc import NotOurs
 from tfmp.rendezvous.base import THIS_ONE, Side
 from tfmp.rendezvous.end_reasons import failed, unequal_weights, vanished
 from tfmp.rendezvous.identity import Identity
-from tfmp.rendezvous.peer_status import Finding, Kind, Roster, Verdict, missing_summary, missing_verdict
+from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster, missing_reason, missing_summary
 from tfmp.rendezvous.protocol import (
     Action,
     Close,
@@ -25,12 +26,11 @@ from tfmp.rendezvous.protocol import (
     stop_message,
     take,
 )
-from tfmp.rendezvous.wire import NotOurs
 
 _OWN = 0
 
 Peers = Mapping[int, tuple[Identity, str]]
-"""By rank, who has joined and the IP address it came from."""
+"""By rank, who has joined and its IP address."""
 
 
 def _nothing_more(peers: Peers) -> Mapping[str, Any]:
@@ -57,7 +57,7 @@ class Leader(Side):
         roster: The group.
         waits: How long to wait for what.
         now_s: The time, on the clock of all later calls.
-        compose: Given who has joined, returns what all are told to start with.
+        compose: Given who has joined, returns what all are told at the start.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Leader(Side):
         super().__init__(identity, roster, waits, now_s)
         self._compose = compose
         self._members: dict[int, _Member] = {}
-        self._findings: dict[int, Finding] = {}
+        self._statuses: dict[int, PeerStatus] = {}
         self._dialing: dict[int, float] = {}
         self._probes: dict[int, tuple[int, float]] = {}  # by link: rank, and since when it is open
         self._done: str | None = None
@@ -79,20 +79,20 @@ class Leader(Side):
     def dialed(self, link: int, rank: int, now_s: float) -> list[Action]:
         """A connection to a missing worker's address is open: ask who is there."""
         self._probes[link] = (rank, now_s)
-        self._note(rank, Finding(Kind.FOREIGN, "accepts connections and says nothing"))
+        self._note(rank, PeerStatus(Kind.FOREIGN, "accepts connections but sends nothing"))
         return self._hello(link)
 
-    def found(self, rank: int, finding: Finding, now_s: float) -> list[Action]:
-        """An attempt to reach a worker came to this."""
+    def found(self, rank: int, status: PeerStatus, now_s: float) -> list[Action]:
+        """An attempt to reach a worker had this result."""
         self._dialing[rank] = now_s + self._waits.dial_every_s
-        self._note(rank, finding)
+        self._note(rank, status)
         return []
 
     def received(self, link: int, message: Mapping[str, Any], peer: str, now_s: float) -> list[Action]:
         """Take a message.
 
         Raises:
-            NotOurs: It is none that may come now; the connection is to be closed.
+            NotOurs: It is not expected now; close the connection.
         """
         if link in self._probes:
             return self._answered(link, message, now_s)
@@ -129,7 +129,7 @@ class Leader(Side):
             return []
         if not self.started:
             del self._members[rank]
-            self._note(rank, Finding(Kind.REFUSED, "it was here and has left"))
+            self._note(rank, PeerStatus(Kind.REFUSED, "it was here and has left"))
             self._dialing[rank] = now_s + self._waits.dial_every_s
             return []
         if self.may_leave:
@@ -158,7 +158,7 @@ class Leader(Side):
         for rank, member in list(self._members.items()):
             if now_s - member.heard_s > self._waits.heartbeat_timeout_s:
                 del self._members[rank]
-                self._note(rank, Finding(Kind.NO_ANSWER, f"it was here, silent for {now_s - member.heard_s:.0f} s"))
+                self._note(rank, PeerStatus(Kind.NO_ANSWER, f"it was here, silent for {now_s - member.heard_s:.0f} s"))
         old_s = now_s - self._waits.heartbeat_timeout_s
         actions: list[Action] = [Close(link) for link, (_, since_s) in self._probes.items() if since_s < old_s]
         probed = {rank for rank, _ in self._probes.values()}
@@ -168,40 +168,40 @@ class Leader(Side):
                 self._dialing[rank] = float("inf")  # until the attempt has ended
                 actions.append(Dial(rank))
         actions += self._beat(now_s)
-        unknown = any(rank not in self._findings and self._roster.addresses[rank] for rank in self._missing())
-        if now_s >= self._next_roll_s and not (unknown and now_s < self._began_s + self._waits.first_answers_s):
-            self._next_roll_s = now_s + self._waits.roll_call_every_s
-            actions += self._call_the_roll()
+        unknown = any(rank not in self._statuses and self._roster.addresses[rank] for rank in self._missing())
+        if now_s >= self._next_summary_s and not (unknown and now_s < self._began_s + self._waits.first_answers_s):
+            self._next_summary_s = now_s + self._waits.summary_every_s
+            actions += self._summarise()
         return actions
 
-    def _call_the_roll(self) -> list[Action]:
+    def _summarise(self) -> list[Action]:
         here = [_OWN, *self._members]
-        findings = {rank: self._finding(rank) for rank in self._missing()}
-        if not findings:
+        statuses = {rank: self._status_of(rank) for rank in self._missing()}
+        if not statuses:
             return [Say(self._not_ready_line())]
-        missing = [[rank, finding.kind.name, finding.detail] for rank, finding in sorted(findings.items())]
+        missing = [[rank, status.kind.name, status.detail] for rank, status in sorted(statuses.items())]
         roll = {"type": "roll", "here": here, "missing": missing}
-        return [Say(missing_summary(self._roster, here, findings, _OWN)), *self._tell(roll)]
+        return [Say(missing_summary(self._roster, here, statuses, _OWN)), *self._tell(roll)]
 
     def _not_ready_line(self) -> str:
         names = [self._roster.label(rank) for rank, member in sorted(self._members.items()) if not member.ready]
         return f"all workers are here; still importing TensorFlow: {', '.join(names) or 'this one'}"
 
-    def _too_late(self) -> Verdict:
-        missing = {rank: self._finding(rank) for rank in self._missing()}
+    def _too_late(self) -> EndReason:
+        missing = {rank: self._status_of(rank) for rank in self._missing()}
         if missing:
-            return missing_verdict(self._roster, missing, self._waits.start_timeout_s)
+            return missing_reason(self._roster, missing, self._waits.start_timeout_s)
         slow = [self._roster.label(rank) for rank, member in sorted(self._members.items()) if not member.ready]
-        return Verdict(
+        return EndReason(
             f"TensorFlow was not imported on every host within {self._waits.start_timeout_s:g} s",
             where=", ".join(slow) or "this host",
-            hint="raise --start-timeout, or look at what slows the import down (network file system?)",
+            hint="raise --start-timeout, or find out what slows the import down (a network file system?)",
         )
 
     def _greeted(self, link: int, other: Identity, peer: str, now_s: float) -> list[Action]:
         if ended := self._cannot_join(link, other):
             return ended
-        if self.started or self.verdict is not None:
+        if self.started or self.end_reason is not None:
             return self._turn_down(link, Kind.ALREADY_TRAINING, "the training has begun")
         taken = self._identity if other.rank == _OWN else None
         if other.rank in self._members:
@@ -210,7 +210,7 @@ class Leader(Side):
             who = self._holder(taken) if taken else f"ranks are 0..{self._roster.size - 1}"
             return self._turn_down(link, Kind.TAKEN, who)
         self._members[other.rank] = _Member(link, other, peer, now_s)
-        self._findings.pop(other.rank, None)
+        self._statuses.pop(other.rank, None)
         obsolete: list[Action] = [Close(probe) for probe, (rank, _) in self._probes.items() if rank == other.rank]
         return [*obsolete, Send(link, {"type": "welcome"})]
 
@@ -220,26 +220,26 @@ class Leader(Side):
         match message["type"]:
             case "present":
                 there = take(message, "rank", int)
-                finding = Finding(Kind.UP, take(message, "text", str))
+                status = PeerStatus(Kind.UP, take(message, "text", str))
                 if there != rank:
-                    finding = Finding(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
+                    status = PeerStatus(Kind.ELSEWHERE, f"worker {there} on {take(message, 'host', str)}")
             case "refused":
                 text = take(message, "text", str)
-                finding = Finding(Kind.OTHER_RUN, text)
+                status = PeerStatus(Kind.OTHER_RUN, text)
                 if take(message, "kind", str) == Kind.TAKEN.name:  # it has this worker's --index, or is this worker
                     second = f"a second {self._roster.names[_OWN]}, {text}"
-                    finding = Finding(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
-            case "stop" if not self.started and self.verdict is None:
+                    status = PeerStatus(Kind.ELSEWHERE, THIS_ONE if text == self._holder(self._identity) else second)
+            case "stop" if not self.started and self.end_reason is None:
                 # It knows what differs: both end with the same words.
                 return [Close(link), *self._end(read_stop(message))]
             case kind:
                 raise NotOurs(f"a message {kind[:20]}")
-        self._note(rank, finding)
+        self._note(rank, status)
         return [Close(link)]
 
     def _start_if_complete(self, now_s: float) -> list[Action]:
         everyone = self._is_ready and not self._missing() and all(member.ready for member in self._members.values())
-        if not everyone or self.started or self.verdict is not None:
+        if not everyone or self.started or self.end_reason is not None:
             return []
         peers = {rank: (member.identity, member.peer) for rank, member in self._members.items()}
         message = {"type": "start", **self._compose(peers)}
@@ -251,9 +251,9 @@ class Leader(Side):
     def _failed(self, rank: int, report: Report, now_s: float) -> list[Action]:
         if self._watch is None:
             return self._end(failed(self._roster, rank, report))
-        verdict = self._watch.failed(rank, report, now_s)
-        if verdict is not None:
-            return self._end(verdict)
+        end_reason = self._watch.failed(rank, report, now_s)
+        if end_reason is not None:
+            return self._end(end_reason)
         if report.hang_s is None or self.hang_s is not None:
             return []
         # Who holds it up may not know: it has taken no step since, or none at all.
@@ -262,7 +262,7 @@ class Leader(Side):
 
     def _leave_if_complete(self) -> list[Action]:
         digests = {_OWN: self._done, **{rank: member.done for rank, member in self._members.items()}}
-        if self.verdict is not None or self.may_leave or None in digests.values():
+        if self.end_reason is not None or self.may_leave or None in digests.values():
             return []
         if len(set(digests.values())) > 1:
             return self._end(unequal_weights(self._roster, {rank: str(sha) for rank, sha in digests.items()}))
@@ -274,18 +274,18 @@ class Leader(Side):
     def _tell(self, message: Mapping[str, Any]) -> list[Action]:
         return [Send(member.link, message) for member in self._members.values()]
 
-    def _pass_on(self, verdict: Verdict) -> list[Action]:
-        return self._tell(stop_message(verdict))
+    def _pass_on(self, end_reason: EndReason) -> list[Action]:
+        return self._tell(stop_message(end_reason))
 
     def _missing(self) -> list[int]:
         return [rank for rank in range(1, self._roster.size) if rank not in self._members]
 
-    def _finding(self, rank: int) -> Finding:
-        return self._findings.get(rank, Finding(Kind.UNHEARD))
+    def _status_of(self, rank: int) -> PeerStatus:
+        return self._statuses.get(rank, PeerStatus(Kind.UNHEARD))
 
-    def _note(self, rank: int, finding: Finding) -> None:
+    def _note(self, rank: int, status: PeerStatus) -> None:
         if rank not in self._members:
-            self._findings[rank] = finding
+            self._statuses[rank] = status
 
     def _rank_of(self, link: int) -> int | None:
         return next((rank for rank, member in self._members.items() if member.link == link), None)

@@ -1,4 +1,4 @@
-"""What was found at a worker's address, and how it is told: one reason and one way out for each kind."""
+"""The status of a worker as another one sees it, with one message and one hint for each kind."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What one attempt to reach a worker came to.
+class PeerStatus:
+    """The result of one attempt to reach a worker.
 
     Args:
         kind: The kind.
@@ -67,7 +67,7 @@ class Roster:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EndReason:
     """Why the group does not start, or ends.
 
     Args:
@@ -89,7 +89,7 @@ class Verdict:
         return TfmpError(self.what, where=self.where, hint=self.hint, exit_code=self.exit_code)
 
 
-def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, Finding], own: int) -> str:
+def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, PeerStatus], own: int) -> str:
     """Return the line that says who is here and who is missing.
 
     Args:
@@ -99,20 +99,20 @@ def missing_summary(roster: Roster, here: Iterable[int], missing: Mapping[int, F
         own: This launcher's rank.
     """
     present = ["this one" if rank == own else roster.names[rank] for rank in sorted(here)]
-    absent = [f"{roster.label(rank)}: {finding}" for rank, finding in sorted(missing.items())]
+    absent = [f"{roster.label(rank)}: {status}" for rank, status in sorted(missing.items())]
     line = f"waiting for {len(absent)} of {roster.size} workers: {_listed(absent, '; ')}"
     return f"{line}. Here: {_listed(present, ', ')}" if present else line
 
 
-def missing_verdict(roster: Roster, missing: Mapping[int, Finding], timeout_s: float) -> Verdict:
-    """Return the verdict for workers that did not join in time."""
-    absent = [f"{roster.label(rank)}: {finding}" for rank, finding in sorted(missing.items())]
-    first, finding = min(missing.items())
-    return Verdict(
+def missing_reason(roster: Roster, missing: Mapping[int, PeerStatus], timeout_s: float) -> EndReason:
+    """Return the reason for workers that did not join in time."""
+    absent = [f"{roster.label(rank)}: {status}" for rank, status in sorted(missing.items())]
+    first, status = min(missing.items())
+    return EndReason(
         f"{len(absent)} of {roster.size} workers did not join within {timeout_s:g} s: {_listed(absent, '; ')}",
         culprit=first if len(missing) == 1 else None,
         where=", ".join(roster.label(rank) for rank in sorted(missing)[:_MAX_LISTED]),
-        hint=way_out(roster, first, finding.kind),
+        hint=way_out(roster, first, status.kind),
     )
 
 
@@ -129,10 +129,10 @@ def way_out(roster: Roster, rank: int, kind: Kind) -> str:
         Kind.FOREIGN: f"another program uses {address}: give {roster.names[rank]} another port, on every host",
         Kind.ALREADY_TRAINING: "a training is running there: the whole group must be restarted, every worker of it",
         Kind.OTHER_TOKEN: "give every worker the same cluster.token",
-        Kind.OTHER_RUN: "give every run ports of its own",
+        Kind.OTHER_RUN: "give each run its own ports",
         Kind.ELSEWHERE: f"check --index on {host}, and that it leads to the same host everywhere (DNS, /etc/hosts)",
         Kind.UP: f"{roster.names[rank]} cannot reach {roster.label(0)}: check names and firewalls there",
-        Kind.TAKEN: "give each worker an --index of its own",
+        Kind.TAKEN: "give each worker its own --index",
     }[kind]
 
 

@@ -1,7 +1,7 @@
-"""What the two sides of a group share: actions, waits, reports, and the names of messages.
+"""What leader and member share: actions, time limits, reports, and the names of messages.
 
-The worker of rank 0 leads: the others connect to its address and stay connected until the training has ended. Messages
-are JSON objects with a ``type``::
+The worker of rank 0 is the leader. The others connect to its address and stay connected until the training ends.
+Messages are JSON objects with a ``type``::
 
     hello     who I am (see Identity.to_message), when a connection is opened
     welcome   leader: you have joined
@@ -10,9 +10,9 @@ are JSON objects with a ``type``::
     roll      leader: who is here, who is missing and why
     ready     member: TensorFlow is imported, I could start
     start     leader: all are here, agree and are ready; the cluster
-    beat      I live; whether my worker process is stopped
+    beat      I am alive; whether my worker process is stopped
     failed    member: my worker has failed, and how
-    hang      leader: a worker waits for the others in vain; look where yours is
+    hang      leader: a worker waits for the others in vain; check where yours is
     done      member: my worker has ended well
     stop      leader: the group ends, and why (before the start, too)
     leave     leader: all workers have ended well
@@ -24,9 +24,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar, cast
 
+from tfmp.ipc import NotOurs
 from tfmp.rendezvous.identity import Identity, differences, printable
-from tfmp.rendezvous.peer_status import Roster, Verdict
-from tfmp.rendezvous.wire import NotOurs
+from tfmp.rendezvous.peer_status import EndReason, Roster
 
 T = TypeVar("T")
 
@@ -73,8 +73,8 @@ class Waits:
         start_timeout_s: For all to join and be ready.
         heartbeat_timeout_s: Without a word from a peer, until it counts as lost.
         beat_every_s: Between two words.
-        roll_call_every_s: Between two roll calls.
-        first_roll_call_s: Before the first: workers started together meet in less.
+        summary_every_s: Between two roll calls.
+        first_summary_s: Before the first: workers started together meet in less.
         first_answers_s: Before the first at the latest: the first attempt to reach each has ended by then.
         dial_every_s: Between two attempts to reach a worker.
         silence_s: Without a word, after which a peer is the likely cause of another's failure.
@@ -85,8 +85,8 @@ class Waits:
     start_timeout_s: float = 300.0
     heartbeat_timeout_s: float = 30.0
     beat_every_s: float = 1.0
-    roll_call_every_s: float = 10.0
-    first_roll_call_s: float = 2.0
+    summary_every_s: float = 10.0
+    first_summary_s: float = 2.0
     first_answers_s: float = 4.0
     dial_every_s: float = 1.0
     silence_s: float = 3.5
@@ -147,19 +147,19 @@ def take(message: Mapping[str, Any], name: str, kind: type[T]) -> T:
     return cast(T, printable(value, _MAX_TEXT, keep="\n") if isinstance(value, str) else value)
 
 
-def stop_message(verdict: Verdict) -> dict[str, Any]:
+def stop_message(end_reason: EndReason) -> dict[str, Any]:
     """Return the message that ends the group."""
-    return {"type": "stop", **asdict(verdict)}
+    return {"type": "stop", **asdict(end_reason)}
 
 
-def read_stop(message: Mapping[str, Any]) -> Verdict:
+def read_stop(message: Mapping[str, Any]) -> EndReason:
     """Read :func:`stop_message` back.
 
     Raises:
         NotOurs: A value is missing or of the wrong type.
     """
     culprit = message.get("culprit")
-    return Verdict(
+    return EndReason(
         what=take(message, "what", str),
         culprit=None if culprit is None else take(message, "culprit", int),
         where=_optional_text(message, "where"),
@@ -168,26 +168,29 @@ def read_stop(message: Mapping[str, Any]) -> Verdict:
     )
 
 
-def disagreement(ours: Identity, theirs: Identity, roster: Roster) -> Verdict | None:
-    """Return the verdict for two workers that are not set alike, ``None`` if they are.
+def disagreement(ours: Identity, theirs: Identity, roster: Roster) -> EndReason | None:
+    """Return the reason to stop if two workers disagree, ``None`` if they agree.
 
     Args:
         ours: This launcher.
         theirs: The other.
         roster: The group as this one knows it.
     """
-    first, second = sorted((ours, theirs), key=lambda one: one.rank)
+    first, second = sorted((ours, theirs), key=lambda identity: identity.rank)
     found = differences(first, second)
     if not found:
         return None
-    names = [roster.names[one.rank] if 0 <= one.rank < roster.size else f"worker {one.rank}" for one in (first, second)]
+    names = [
+        roster.names[identity.rank] if 0 <= identity.rank < roster.size else f"worker {identity.rank}"
+        for identity in (first, second)
+    ]
     if names[0] == names[1]:
-        names = [f"{names[0]} on {one.host} (pid {one.pid})" for one in (first, second)]
-    listed = [f"{one.name}: {names[0]} has {one.ours}, {names[1]} has {one.theirs}" for one in found[:5]]
+        names = [f"{names[0]} on {identity.host} (pid {identity.pid})" for identity in (first, second)]
+    listed = [f"{value.name}: {names[0]} has {value.ours}, {names[1]} has {value.theirs}" for value in found[:5]]
     more = f"\n  and {len(found) - 5} more" if len(found) > 5 else ""
-    return Verdict(
+    return EndReason(
         "the workers do not agree about " + "\n  also:  ".join(listed) + more,
-        where=", ".join(one.name for one in found[:5]),
+        where=", ".join(value.name for value in found[:5]),
         hint="start every worker with the same configuration, options and versions",
         exit_code=2,
     )

@@ -1,7 +1,8 @@
-"""One launcher's part in its group, over real sockets: what surrounds the state machines.
+"""One launcher's part in its group, over real sockets: the loop around the state machines.
 
-One thread, one selector; no call waits for a peer. The port's listener is closed at the start, so that TensorFlow's
-server can have the port; the connections that were accepted live on and carry heartbeats, failures and the last word.
+Everything runs in the caller's thread with one selector, and no call waits for a peer: only resolving and connecting
+have threads of their own. The port's listener is closed at the start, so that TensorFlow's server can have the port.
+The connections accepted before stay open and carry heartbeats, failures and the last message.
 """
 
 from __future__ import annotations
@@ -15,20 +16,18 @@ from types import TracebackType
 from typing import Any
 
 from tfmp.cluster.spec import Address
-from tfmp.rendezvous import links
+from tfmp.ipc import NotOurs
 from tfmp.rendezvous.base import Side
-from tfmp.rendezvous.dialing import Dialer, Resolver
 from tfmp.rendezvous.identity import Identity
 from tfmp.rendezvous.leader import Leader, Peers
-from tfmp.rendezvous.links import Link, TrainingThere, WrongToken
 from tfmp.rendezvous.member import Member
-from tfmp.rendezvous.peer_status import Finding, Kind, Roster, Verdict
+from tfmp.rendezvous.peer_status import EndReason, Kind, PeerStatus, Roster
 from tfmp.rendezvous.port_claim import PortClaim
 from tfmp.rendezvous.protocol import Action, Close, Dial, Report, Say, Send, Waits
-from tfmp.rendezvous.wire import NotOurs
+from tfmp.rendezvous.transport import Dialer, Link, Resolve, TrainingThere, WrongToken, listen, peer_of, resolve
 
-#: For a stranger to say who it is, and how many of them may be waiting to: a slow client, or thousands of them, take
-#: nothing from the others.
+#: Time limit for a stranger's greeting, and the most strangers at a time: slow clients, or thousands of them, do not
+#: disturb the others.
 _GREETING_TIMEOUT_S = 5.0
 _MAX_STRANGERS = 64
 _CLAIM_EVERY_S = 0.2
@@ -37,18 +36,18 @@ _CLOSE_TIMEOUT_S = 1.0
 
 
 class Session:
-    """Meets the other launchers of a group and keeps in touch with them. A context manager.
+    """Joins the other launchers of a group and keeps in touch with them. A context manager.
 
     Args:
         identity: This launcher.
         roster: The group; the address of rank 0 is known.
         waits: How long to wait for what.
-        say: Tells the user a line.
+        say: Prints a line for the user.
         token: ``cluster.token``; ``None`` for none.
         loopback: The loopback address to listen on, for a cluster of one machine; ``None`` for every interface.
         compose: See :class:`Leader`.
         clock: Monotonic seconds.
-        resolver: Resolves names.
+        resolve: Resolves names.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Session:
         loopback: str | None = None,
         compose: Callable[[Peers], Mapping[str, Any]] | None = None,
         clock: Callable[[], float] = time.monotonic,
-        resolver: Resolver | None = None,
+        resolve: Resolve = resolve,
     ) -> None:
         now_s = clock()
         self._identity = identity
@@ -79,7 +78,8 @@ class Session:
         self._claim: PortClaim | None = None
         self._next_claim_s = now_s
         self._selector = selectors.DefaultSelector()
-        self._dialer = Dialer(self._selector, self._connected, self._found, resolver or Resolver(), now_s)
+        self._dialer = Dialer(self._connected, self._found, resolve, now_s)
+        self._selector.register(self._dialer, selectors.EVENT_READ, lambda _: self._dialer.collect())
         self._listener: socket.socket | None = None
         self._links: dict[int, Link] = {}
         self._strangers: dict[int, float] = {}
@@ -95,11 +95,11 @@ class Session:
         self.close()
 
     @property
-    def verdict(self) -> Verdict | None:
-        """Why the group does not start, or ends; ``None`` while it goes on."""
-        if self._machine.verdict is None and self._claim is not None:
-            return self._claim.verdict
-        return self._machine.verdict
+    def end_reason(self) -> EndReason | None:
+        """Why the group does not start, or ends; ``None`` while it runs."""
+        if self._machine.end_reason is None and self._claim is not None:
+            return self._claim.end_reason
+        return self._machine.end_reason
 
     @property
     def started(self) -> bool:
@@ -131,27 +131,27 @@ class Session:
         return self._selector.fileno()
 
     def ready(self) -> None:
-        """Tell that this host could start."""
+        """Report that this host could start."""
         self._do(self._machine.ready(self._clock()))
 
     def failed(self, report: Report) -> None:
-        """Tell that this host's worker has failed."""
+        """Report that this host's worker has failed."""
         self._do(self._machine.failed(report, self._clock()))
 
     def done(self, sha256: str) -> None:
-        """Tell that this host's worker has ended well, with weights of this digest."""
+        """Report that this host's worker has ended well, with weights of this digest."""
         self._do(self._machine.done(sha256, self._clock()))
 
     def stopped(self, is_stopped: bool) -> None:
-        """Tell whether this host's worker process is stopped, as by SIGSTOP."""
+        """Report whether this host's worker process is stopped, as by SIGSTOP."""
         self._machine.stopped(is_stopped, self._clock())
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Deal with what has come and with what is due; wait for something at most ``timeout_s``."""
+        """Handle what has arrived and what is due; wait at most ``timeout_s`` for something to arrive."""
         for key, events in self._selector.select(min(timeout_s, _POLL_S) if timeout_s > 0 else 0):
             key.data(events)
         now_s = self._clock()
-        if self._listener is None and not self.started and self.verdict is None and self._roster.size > 1:
+        if self._listener is None and not self.started and self.end_reason is None and self._roster.size > 1:
             self._open_listener(now_s)
         self._dialer.tick(now_s)
         for number, since_s in list(self._strangers.items()):
@@ -182,7 +182,7 @@ class Session:
         if now_s >= self._next_claim_s:
             self._next_claim_s = now_s + _CLAIM_EVERY_S
             try:
-                self._listener = links.listen(self._identity.port, self._loopback)
+                self._listener = listen(self._identity.port, self._loopback)
             except OSError as error:
                 self._not_listening(error, now_s)
             else:
@@ -198,7 +198,7 @@ class Session:
                 self._claim = PortClaim(self._identity, self._roster, now_s)
             return
         label = self._roster.label(self._identity.rank)
-        self._machine.verdict = Verdict(
+        self._machine.end_reason = EndReason(
             f"cannot listen on port {self._identity.port}: {error.strerror}", self._identity.rank, label, exit_code=2
         )
 
@@ -221,7 +221,7 @@ class Session:
             return
         if len(self._strangers) >= _MAX_STRANGERS:
             self._drop(next(iter(self._strangers)))
-        number = self._add(Link(sock, self._key, dialed=False, peer=links.peer_of(address)))
+        number = self._add(Link(sock, self._key, dialed=False, peer=peer_of(address)))
         self._strangers[number] = self._clock()
 
     # Connecting ------------------------------------------------------------------------------------------------------
@@ -234,9 +234,9 @@ class Session:
         self._dialed_ranks[number] = rank
         self._do(self._current.dialed(number, rank, self._clock()))
 
-    def _found(self, rank: int, finding: Finding) -> None:
+    def _found(self, rank: int, status: PeerStatus) -> None:
         if rank != self._identity.rank or self._claim is not None:
-            self._do(self._current.found(rank, finding, self._clock()))
+            self._do(self._current.found(rank, status, self._clock()))
 
     # Links -----------------------------------------------------------------------------------------------------------
 
@@ -282,8 +282,8 @@ class Session:
                 kind = Kind.OTHER_TOKEN
             elif isinstance(error, TrainingThere):
                 kind = Kind.ALREADY_TRAINING
-            finding = Finding(kind, "" if kind is not Kind.FOREIGN else str(error))
-            self._found(self._dialed_ranks[number], finding)
+            status = PeerStatus(kind, "" if kind is not Kind.FOREIGN else str(error))
+            self._found(self._dialed_ranks[number], status)
         else:
             if isinstance(error, WrongToken):  # it finds the proof wrong, and so learns why
                 link.send({"type": "refused", "kind": Kind.OTHER_TOKEN.name, "text": ""})

@@ -12,7 +12,7 @@ from tfmp.agent.failures.hang import HangReport
 from tfmp.agent.reporter import TrainingReporter
 from tfmp.errors import TfmpError
 from tfmp.events import WorkerEvent
-from tfmp.rendezvous.peer_status import Verdict
+from tfmp.rendezvous.peer_status import EndReason
 from tfmp.rendezvous.protocol import Report
 from tfmp.rundir.recorder import Recorder
 from tfmp.workers.spec import GroupResult, WorkerExit
@@ -21,14 +21,14 @@ from tfmp.workers.spec import GroupResult, WorkerExit
 class FakeSession:
     """A group that judges after some looks at it, and whose connections end after some more."""
 
-    def __init__(self, *, verdict_after: int = 10**9, linked_for: int = 0, leave_after: int = 10**9) -> None:
+    def __init__(self, *, ends_after: int = 10**9, linked_for: int = 0, leave_after: int = 10**9) -> None:
         self.reports: list[Report] = []
         self.digests: list[str] = []
         self.stops: list[bool] = []
-        self.verdict: Verdict | None = None
+        self.end_reason: EndReason | None = None
         self.hang_s: float | None = None
         self.polls = 0
-        self._verdict_after = verdict_after
+        self._ends_after = ends_after
         self._linked_for = linked_for
         self._leave_after = leave_after
 
@@ -51,8 +51,8 @@ class FakeSession:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         self.polls += 1
-        if self.polls > self._verdict_after:
-            self.verdict = Verdict("worker 1 was interrupted by SIGTERM", 1, "worker 1", exit_code=143)
+        if self.polls > self._ends_after:
+            self.end_reason = EndReason("worker 1 was interrupted by SIGTERM", 1, "worker 1", exit_code=143)
 
 
 class FakeInbox:

@@ -33,7 +33,7 @@ def agent(session: FakeSession, recorder: Recorder, *signals: int, rank: int = 2
 
 
 def test_a_worker_that_left_with_another_is_a_victim_and_names_the_one_that_was_asked(recorder: Recorder) -> None:
-    session = FakeSession(verdict_after=2)
+    session = FakeSession(ends_after=2)
     made = agent(session, recorder)
     made.on_event(2, LeftOnRequest(asked=False))
     assert made.failed(diagnosis(LEFT), None) == 143
@@ -44,7 +44,7 @@ def test_a_worker_that_left_with_another_is_a_victim_and_names_the_one_that_was_
 
 @pytest.mark.parametrize("event", [LeftOnRequest(asked=True), Ready()])
 def test_one_that_left_by_itself_is_not(recorder: Recorder, event: WorkerEvent) -> None:
-    session = FakeSession(verdict_after=2)
+    session = FakeSession(ends_after=2)
     made = agent(session, recorder)
     made.on_event(2, event)
     made.failed(diagnosis(LEFT), None)
@@ -60,7 +60,7 @@ def test_a_stop_that_comes_while_the_group_judges_is_the_reason(recorder: Record
 
 
 def test_a_group_that_has_ended_before_is_not_told(recorder: Recorder) -> None:
-    session = FakeSession(verdict_after=0)
+    session = FakeSession(ends_after=0)
     made = agent(session, recorder)
     assert made.failed(diagnosis(LEFT), None) == 143
     assert (session.reports, made.ends) == ([], [("worker 1 was interrupted by SIGTERM", False)])
@@ -84,7 +84,7 @@ def test_a_worker_that_ended_well_waits_for_all_others(recorder: Recorder, monke
 
 
 def test_a_group_that_fails_while_a_worker_waits_fails_it(recorder: Recorder) -> None:
-    session = FakeSession(verdict_after=5)
+    session = FakeSession(ends_after=5)
     made = agent(session, recorder)
     made.on_event(2, WeightsDigest("abc"))
     assert made.succeeded(WELL) == 143
@@ -144,7 +144,7 @@ def test_the_group_hears_whether_the_worker_is_stopped(recorder: Recorder, state
 
 
 def test_a_group_that_has_ended_ends_the_worker(recorder: Recorder) -> None:
-    made, group = agent(FakeSession(verdict_after=0), recorder), Group("S")
+    made, group = agent(FakeSession(ends_after=0), recorder), Group("S")
     tick(made, group)
     assert group.stopped == ["worker 1 was interrupted by SIGTERM"]
 

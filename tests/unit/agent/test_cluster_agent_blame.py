@@ -28,7 +28,7 @@ def ended(code: int) -> WorkerExit:
 
 @pytest.fixture
 def session() -> FakeSession:
-    """Takes the report; the leader's verdict never comes, and a signal ends the wait."""
+    """Takes the report; the leader never ends the group, and a signal ends the wait."""
     return FakeSession()
 
 

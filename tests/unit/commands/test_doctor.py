@@ -25,7 +25,7 @@ from tfmp.commands.doctor.machine import (
 from tfmp.commands.doctor.network import cluster_lines, peer_line, proxy_line, reach
 from tfmp.commands.doctor.processes import WorkerProcess, find_workers, workers_line
 from tfmp.errors import UsageError
-from tfmp.rendezvous.peer_status import Finding, Kind
+from tfmp.rendezvous.peer_status import Kind, PeerStatus
 
 MIB = 1024**2
 GIB = 1024**3
@@ -124,12 +124,12 @@ def test_proxies() -> None:
     [
         ("10.0.0.1", False, "ok", "h1:2222: something is listening at 10.0.0.1"),
         ("10.0.0.1", True, "warn", "h1:2222, this host: its port is in use"),
-        (Finding(Kind.REFUSED), False, "ok", "h1:2222: the host is up, nothing is listening: not started yet"),
-        (Finding(Kind.UNRESOLVED, "unknown"), False, "fail", "h1:2222: its name does not resolve (unknown)"),
-        (Finding(Kind.NO_ANSWER, "timed out"), False, "fail", "h1:2222: no answer (timed out)"),
+        (PeerStatus(Kind.REFUSED), False, "ok", "h1:2222: the host is up, nothing is listening: not started yet"),
+        (PeerStatus(Kind.UNRESOLVED, "unknown"), False, "fail", "h1:2222: its name does not resolve (unknown)"),
+        (PeerStatus(Kind.NO_ANSWER, "timed out"), False, "fail", "h1:2222: no answer (timed out)"),
     ],
 )
-def test_a_peer(answer: Finding | str, own: bool, status: str, what: str) -> None:
+def test_a_peer(answer: PeerStatus | str, own: bool, status: str, what: str) -> None:
     line = peer_line(1, "h1:2222", answer, own)
     assert (line.status, line.name, line.what) == (status, "worker 1", what)
     assert (line.fix is None) == (status == "ok")
@@ -155,14 +155,14 @@ def test_a_cluster_is_asked() -> None:
 @pytest.mark.parametrize(
     ("error", "finding"),
     [
-        (socket.gaierror(-2, "Name or service not known"), Finding(Kind.UNRESOLVED, "name or service not known")),
-        (UnicodeError("label too long"), Finding(Kind.UNRESOLVED)),
-        (ConnectionRefusedError(), Finding(Kind.REFUSED)),
-        (TimeoutError("timed out"), Finding(Kind.NO_ANSWER, "timed out")),
-        (OSError(113, "No route to host"), Finding(Kind.NO_ANSWER, "no route to host")),
+        (socket.gaierror(-2, "Name or service not known"), PeerStatus(Kind.UNRESOLVED, "name or service not known")),
+        (UnicodeError("label too long"), PeerStatus(Kind.UNRESOLVED)),
+        (ConnectionRefusedError(), PeerStatus(Kind.REFUSED)),
+        (TimeoutError("timed out"), PeerStatus(Kind.NO_ANSWER, "timed out")),
+        (OSError(113, "No route to host"), PeerStatus(Kind.NO_ANSWER, "no route to host")),
     ],
 )
-def test_what_comes_of_a_connection(monkeypatch: pytest.MonkeyPatch, error: Exception, finding: Finding) -> None:
+def test_what_comes_of_a_connection(monkeypatch: pytest.MonkeyPatch, error: Exception, finding: PeerStatus) -> None:
     def fail(*_: object) -> None:
         raise error
 

@@ -22,7 +22,7 @@ from tfmp.distribute.shm.errors import from_mask, to_mask
 from tfmp.distribute.shm.handshake import Kind, read_refusal, receive, refuse
 from tfmp.distribute.shm.peers import Peers
 from tfmp.distribute.shm.segment import Layout, Segment, Word, create_segment, word_index
-from tfmp.distribute.shm.views import BARRIER_SIGNATURE, PieceViews, describe, signature
+from tfmp.distribute.shm.views import PieceViews, describe, signature
 
 
 @settings(max_examples=30, deadline=None)
@@ -32,12 +32,17 @@ def test_ranks_go_through_a_64_bit_mask(ranks: set[int]) -> None:
     assert to_mask(ranks) < 2**64
 
 
-def test_signatures_tell_lengths_types_and_barriers_apart() -> None:
-    words = {signature(n, np.dtype(d)) for n in (0, 1, 50_000_000) for d in (np.float32, np.float64)}
-    assert len(words | {BARRIER_SIGNATURE, 0}) == 8
+def test_signatures_tell_calls_lengths_and_types_apart() -> None:
+    words = {
+        signature(n, np.dtype(d), broadcast=b)
+        for n in (0, 1, 50_000_000)
+        for d in (np.float32, np.float64)
+        for b in (False, True)
+    }
+    assert len(words | {0}) == 13
     assert max(words) < 2**64
     assert describe(signature(50_000_000, np.dtype(np.float32))) == "all_reduce of 50000000 float32"
-    assert describe(BARRIER_SIGNATURE) == "barrier"
+    assert describe(signature(7, np.dtype(np.float64), broadcast=True)) == "broadcast of 7 float64"
 
 
 @settings(max_examples=30, deadline=None)
@@ -101,16 +106,16 @@ def test_a_barrier_that_all_have_reached_is_complete_whoever_has_left_since() ->
     pairs = {rank: socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for rank in (1, 2)}
     words = memoryview(bytearray(3 * 64)).cast("Q")
     peers = Peers(0, 3, {rank: pair[0] for rank, pair in pairs.items()}, {1: 11, 2: 22}, words)
-    peers.check(5, None)
+    peers.check(5)
     pairs[2][1].close()
     words[word_index(2, Word.SEQUENCE)] = 5
     with pytest.raises(PeerLost, match=r"rank 2 \(process 22\) is gone") as caught:
-        peers.check(5, None)
+        peers.check(5)
     assert caught.value.rank == 2
     words[word_index(1, Word.SEQUENCE)] = 6
-    peers.check(5, time.monotonic() - 1)
+    peers.check(5)
     with pytest.raises(PeerLost):
-        peers.check(6, None)
+        peers.check(6)
     peers.close()
     pairs[1][1].close()
 

@@ -20,7 +20,7 @@ _PEER_GONE = re.compile(
     r"|Socket closed|[Cc]onnection reset by peer|Connection closed by peer|failed to connect to all addresses"
     r"|stopped sending heartbeats|tasks are unhealthy|different incarnation|coordination service|Broken pipe"
     r"|NCCL communicator was aborted|ProcessGroup.*(aborted|terminated)|DistBackendError|[Pp]eer (is )?gone"
-    r"|\bPeerLost\b|\bPeerLate\b|a call of this group has failed"
+    r"|\bPeerLost\b|a call of this group has failed"
 )
 _TRACEBACK_END = re.compile(r"^([\w.]*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Refused))(?::\s*(.*))?$")
 _TRACEBACK_FRAME = re.compile(r'^\s*File "([^"]+)", line \d+, in (\S+)')

@@ -10,14 +10,14 @@ from threading import Thread
 from tfmp.cluster.discovery.choose import index_by_name
 from tfmp.cluster.spec import Address, ClusterSpec
 from tfmp.commands.doctor.line import Line
-from tfmp.rendezvous.peer_status import Finding, Kind
+from tfmp.rendezvous.peer_status import Kind, PeerStatus
 
 #: Covers name servers that do not answer and hosts with several addresses.
 _TIMEOUT_S = 10.0
 _CONNECT_TIMEOUT_S = 3.0
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy", "all_proxy")
 
-Answer = Finding | str
+Answer = PeerStatus | str
 """Why a worker was not reached, or the IP address at which something answered."""
 
 
@@ -86,7 +86,7 @@ def _ask(spec: ClusterSpec) -> dict[int, Answer]:
     deadline_s = time.monotonic() + _TIMEOUT_S
     for thread in threads:
         thread.join(max(0.0, deadline_s - time.monotonic()))
-    return {rank: answers.get(rank, Finding(Kind.NO_ANSWER, "timed out")) for rank in range(spec.size)}
+    return {rank: answers.get(rank, PeerStatus(Kind.NO_ANSWER, "timed out")) for rank in range(spec.size)}
 
 
 def reach(address: Address, timeout_s: float = _CONNECT_TIMEOUT_S) -> Answer:
@@ -101,8 +101,9 @@ def reach(address: Address, timeout_s: float = _CONNECT_TIMEOUT_S) -> Answer:
             return str(sock.getpeername()[0])
     except (socket.gaierror, UnicodeError) as error:
         detail = error.strerror if isinstance(error, OSError) else None
-        return Finding(Kind.UNRESOLVED, (detail or "").lower())
+        return PeerStatus(Kind.UNRESOLVED, (detail or "").lower())
     except ConnectionRefusedError:
-        return Finding(Kind.REFUSED)
+        return PeerStatus(Kind.REFUSED)
     except OSError as error:
-        return Finding(Kind.NO_ANSWER, "timed out" if isinstance(error, TimeoutError) else str(error.strerror).lower())
+        detail = "timed out" if isinstance(error, TimeoutError) else str(error.strerror).lower()
+        return PeerStatus(Kind.NO_ANSWER, detail)

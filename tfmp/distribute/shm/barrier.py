@@ -31,15 +31,11 @@ class Barrier(Protocol):
 
     sequence: int
 
-    def wait(self, deadline_s: float | None) -> None:
+    def wait(self) -> None:
         """Arrive, and return once every rank has arrived.
-
-        Args:
-            deadline_s: In the time of ``time.monotonic()``; noticed up to 0.1 s late. ``None``: no limit.
 
         Raises:
             PeerLost: A rank is gone; noticed within about 0.1 s.
-            PeerLate: The deadline has passed.
         """
 
 
@@ -87,7 +83,7 @@ class FutexBarrier:
         ]
         self._words[self._own] = start
 
-    def wait(self, deadline_s: float | None) -> None:
+    def wait(self) -> None:
         sequence = self.sequence = self.sequence + 1
         words = self._words
         words[self._own] = sequence
@@ -108,7 +104,7 @@ class FutexBarrier:
                     sleep(value)
                     # By the clock: signals that arrive all the time must not put the check off.
                     if time.monotonic() >= next_check_s:
-                        self._check(sequence, deadline_s)
+                        self._check(sequence)
                         next_check_s = time.monotonic() + futex.TICK_S
 
 
@@ -130,7 +126,7 @@ class SocketBarrier:
         self._polls = {rank: _input_poll(peer) for rank, peer in peers.sockets.items()}
         self._sockets: Mapping[int, socket.socket] = peers.sockets
 
-    def wait(self, deadline_s: float | None) -> None:
+    def wait(self) -> None:
         sequence = self.sequence = self.sequence + 1
         self._words[self._own] = sequence
         for peer in self._sockets.values():
@@ -140,14 +136,14 @@ class SocketBarrier:
             except (BrokenPipeError, ConnectionResetError):
                 pass  # gone: whether that matters shows below
         for rank, peer in self._sockets.items():
-            self._receive(rank, peer, sequence, deadline_s)
+            self._receive(rank, peer, sequence)
 
-    def _receive(self, rank: int, peer: socket.socket, sequence: int, deadline_s: float | None) -> None:
+    def _receive(self, rank: int, peer: socket.socket, sequence: int) -> None:
         poll = self._polls[rank]
         next_check_s = time.monotonic() + futex.TICK_S
         while not poll.poll(futex.TICK_S * 1000):
             if time.monotonic() >= next_check_s:
-                self._peers.check(sequence, deadline_s)
+                self._peers.check(sequence)
                 next_check_s = time.monotonic() + futex.TICK_S
         kind, body, _ = receive(peer)
         if kind is not Kind.ARRIVED:

@@ -1,4 +1,4 @@
-"""What can go wrong between the ranks of a shared-memory group, each with the ranks it is about."""
+"""Errors of a shared-memory group, each with the ranks at fault."""
 
 from __future__ import annotations
 
@@ -22,20 +22,16 @@ class GroupError(TfmpError):
 
 
 class JoinFailed(GroupError):
-    """The ranks did not come together: some are missing, or they disagree on what the group is."""
+    """The group did not form: ranks are missing, or they disagree about it."""
 
 
 class PeerLost(GroupError):
-    """A rank that is waited for has died, has left, or was given up by another rank."""
+    """A rank that others wait for has died or left."""
 
     @property
     def rank(self) -> int:
         """The first of the lost ranks."""
         return self.ranks[0]
-
-
-class PeerLate(GroupError):
-    """Ranks did not come within the time allowed; their processes still run."""
 
 
 class CallMismatch(GroupError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 import weakref
 from pathlib import Path
 from typing import Any, Literal
@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tfmp.distribute.shm.barrier import Barrier, BarrierKind, FutexBarrier, SocketBarrier, resolve_kind
-from tfmp.distribute.shm.errors import CallMismatch, GroupError, PeerLate, PeerLost
-from tfmp.distribute.shm.guard import CallGuard
+from tfmp.distribute.shm.errors import CallMismatch, GroupError, PeerLost
 from tfmp.distribute.shm.handshake import Terms
-from tfmp.distribute.shm.meeting import meet
+from tfmp.distribute.shm.join import connect_ranks
 from tfmp.distribute.shm.peers import Peers
 from tfmp.distribute.shm.segment import (
     LINE_BYTES,
@@ -29,7 +28,6 @@ from tfmp.distribute.shm.segment import (
     word_index,
 )
 from tfmp.distribute.shm.views import (
-    BARRIER_SIGNATURE,
     DTYPES,
     PieceViews,
     VectorViews,
@@ -71,7 +69,7 @@ class SharedMemoryGroup:
         self._own_signature = word_index(rank, Word.SIGNATURE)
         self._other_signatures = [word_index(other, Word.SIGNATURE) for other in peers.sockets]
         self._views: dict[tuple[tuple[int, ...], np.dtype[Any]], VectorViews] = {}
-        self._guard = CallGuard(f"rank {rank} of {self.size}")
+        self._guard = _CallGuard(f"rank {rank} of {self.size}")
         self._closed = False
         _groups.add(self)
 
@@ -88,7 +86,7 @@ class SharedMemoryGroup:
         spin: bool,
         kind: Literal["auto"] | BarrierKind = "auto",
     ) -> SharedMemoryGroup:
-        """Meet the other ranks and share memory with them. All ranks call it, in any order.
+        """Join the other ranks and share memory with them. All ranks call it, in any order.
 
         A rank that gives up tells all ranks it is connected to, so that they give up as well. One that comes later
         finds nobody and waits its time.
@@ -118,7 +116,7 @@ class SharedMemoryGroup:
         resolved = resolve_kind(kind)
         segment_fd = create_segment(layout, directory) if rank == 0 else None
         try:
-            mesh = meet(
+            mesh = connect_ranks(
                 directory,
                 rank,
                 Terms(size, layout.slot_bytes, resolved),
@@ -147,15 +145,12 @@ class SharedMemoryGroup:
         """The other ranks and their process ids."""
         return dict(self._peers.pids)
 
-    def all_reduce(
-        self, vector: NDArray[Any], *, out: NDArray[Any] | None = None, timeout_s: float | None = None
-    ) -> NDArray[Any]:
+    def all_reduce(self, vector: NDArray[Any], *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Sum a vector over all ranks, in rank order: every rank gets the same bits.
 
         Args:
             vector: [length], float32 or float64, the same length and type on all ranks.
             out: Where to write the sum, [length], of the same type; may be ``vector`` itself.
-            timeout_s: How long to wait for the other ranks, in all; ``None``: as long as they live.
 
         Returns:
             ``out``; without it a read-only vector that starts on a cache line and is **overwritten by the next but one
@@ -165,7 +160,6 @@ class SharedMemoryGroup:
         Raises:
             CallMismatch: The ranks called different things; all ranks raise it.
             PeerLost: A rank is gone; noticed within about 0.1 s.
-            PeerLate: Ranks did not come within ``timeout_s``.
             ValueError: The vector or ``out`` does not fit; nothing was sent.
         """
         views = self._views.get((vector.shape, vector.dtype)) or self._prepare(vector)
@@ -173,7 +167,6 @@ class SharedMemoryGroup:
             check_out(out, vector, views)
         self._guard.enter()
         try:
-            deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
             self._calls += 1
             turn = self._calls & 1
             target = views.output(turn) if out is None else out
@@ -181,23 +174,22 @@ class SharedMemoryGroup:
             with np.errstate(all="ignore"):
                 for where, piece in views.pieces:
                     if where is None:
-                        self._sum_piece(views.signature, piece, vector, target, turn, deadline_s)
+                        self._sum_piece(views.signature, piece, vector, target, turn)
                     else:
                         part = None if target is None else target[where]
-                        self._sum_piece(views.signature, piece, vector[where], part, turn, deadline_s)
+                        self._sum_piece(views.signature, piece, vector[where], part, turn)
         except BaseException as error:
             self._fail(error)
             raise
         self._guard.leave()
         return views.returned(turn) if out is None else out
 
-    def broadcast(self, vector: NDArray[Any], *, timeout_s: float | None = None) -> NDArray[Any]:
+    def broadcast(self, vector: NDArray[Any]) -> NDArray[Any]:
         """Hand rank 0's vector to all ranks.
 
         Args:
             vector: [length], float32 or float64, the same length and type on all ranks; above rank 0 its values do
                 not matter.
-            timeout_s: How long to wait for the other ranks, in all; ``None``: as long as they live.
 
         Returns:
             A read-only vector that is **overwritten by the next but one call**, as that of :meth:`all_reduce`.
@@ -205,46 +197,24 @@ class SharedMemoryGroup:
         Raises:
             CallMismatch: The ranks called different things; all ranks raise it.
             PeerLost: A rank is gone; noticed within about 0.1 s.
-            PeerLate: Ranks did not come within ``timeout_s``.
             ValueError: The vector does not fit; nothing was sent.
         """
         views = self._views.get((vector.shape, vector.dtype)) or self._prepare(vector)
         self._guard.enter()
         try:
-            deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
             self._calls += 1
             parts = []
             for where, piece in views.pieces:
                 turn = self._turn = self._turn ^ 1
                 if self.rank == 0:
                     np.copyto(piece.mine[turn], vector if where is None else vector[where])
-                self._meet(views.broadcast_signature, deadline_s)
+                self._agree(views.broadcast_signature)
                 parts.append(piece.first[turn] if where is None else piece.first[turn].copy())
         except BaseException as error:
             self._fail(error)
             raise
         self._guard.leave()
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def barrier(self, timeout_s: float | None = None) -> None:
-        """Return once every rank has called it.
-
-        Args:
-            timeout_s: How long to wait for the other ranks; ``None``: as long as they live.
-
-        Raises:
-            CallMismatch: Another rank called :meth:`all_reduce`; all ranks raise it.
-            PeerLost: A rank is gone.
-            PeerLate: Ranks did not come within ``timeout_s``.
-        """
-        self._guard.enter()
-        try:
-            self._turn ^= 1
-            self._meet(BARRIER_SIGNATURE, None if timeout_s is None else time.monotonic() + timeout_s)
-        except BaseException as error:
-            self._fail(error)
-            raise
-        self._guard.leave()
 
     def close(self) -> None:
         """Leave the group. Ranks that still wait for this one get :class:`PeerLost`. May be called twice."""
@@ -268,7 +238,6 @@ class SharedMemoryGroup:
         vector: NDArray[Any],
         target: NDArray[Any] | None,
         result_turn: int,
-        deadline_s: float | None,
     ) -> None:
         """Sum a vector that fits a slot, into ``target`` or, where that is ``None``, the shared result.
 
@@ -277,21 +246,21 @@ class SharedMemoryGroup:
         """
         turn = self._turn = self._turn ^ 1
         np.copyto(views.mine[turn], vector)
-        self._meet(signature, deadline_s)
+        self._agree(signature)
         if not views.shared:
             assert target is not None
             sum_in_rank_order(views.slots[turn], target)
             return
         sum_in_rank_order(views.shares[turn], views.result_shares[result_turn])
-        self._barrier.wait(deadline_s)
+        self._barrier.wait()
         if target is not None:
             np.copyto(target, views.results[result_turn])
 
-    def _meet(self, signature: int, deadline_s: float | None) -> None:
+    def _agree(self, signature: int) -> None:
         """Wait for the other ranks and check that they called the same."""
         words, turn = self._words, self._turn
         words[self._own_signature + turn] = signature
-        self._barrier.wait(deadline_s)
+        self._barrier.wait()
         for index in self._other_signatures:
             if words[index + turn] != signature:
                 raise self._mismatch(turn)
@@ -313,8 +282,6 @@ class SharedMemoryGroup:
         self._guard.shut(f"a call of this group has failed: {reason}")
         if isinstance(error, PeerLost):
             self._peers.leave_word(State.LOST_A_PEER, error.ranks)
-        elif isinstance(error, PeerLate):
-            self._peers.leave_word(State.GAVE_UP_WAITING, error.ranks)
         elif not isinstance(error, CallMismatch):
             self._peers.leave_word(State.CLOSED)
 
@@ -334,6 +301,42 @@ class SharedMemoryGroup:
         self._closed = True
         self._guard.shut("the group belongs to the process that joined it, not to its children")
         self._peers.close()
+
+
+class _CallGuard:
+    """Allows one call at a time, and none after a call that failed: the ranks must agree on the order of calls."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._reason: str | None = None
+        # Held during a call, and for ever once there may be none.
+        self._lock = threading.Lock()
+
+    def enter(self) -> None:
+        """Begin a call, or raise ``GroupError``: another thread is in a call, or no call is allowed any more."""
+        if not self._lock.acquire(blocking=False):
+            raise GroupError(
+                self._reason or "two threads call the group of one worker at the same time",
+                where=self._where,
+                hint="join a new group" if self._reason else "order the calls: all ranks must make them alike",
+            )
+
+    def leave(self) -> None:
+        """End a call that succeeded. Harmless after :meth:`shut`."""
+        if self._reason is None:
+            self._lock.release()
+
+    def shut(self, reason: str) -> bool:
+        """Allow no further call. The first reason counts.
+
+        Returns:
+            Whether calls were allowed until now.
+        """
+        if self._reason is not None:
+            return False
+        self._reason = reason
+        self._lock.acquire(blocking=False)
+        return True
 
 
 _groups: weakref.WeakSet[SharedMemoryGroup] = weakref.WeakSet()

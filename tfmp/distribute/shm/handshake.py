@@ -1,11 +1,7 @@
-"""The messages between two ranks, over SOCK_SEQPACKET (one message, one datagram): meeting, refusing, arriving."""
+"""The messages between two ranks, one datagram each over SOCK_SEQPACKET: join, refuse, arrive at a barrier."""
 
 from __future__ import annotations
 
-import array
-import hashlib
-import hmac
-import os
 import socket
 import struct
 from collections.abc import Iterable
@@ -13,6 +9,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
+from tfmp import ipc
 from tfmp.distribute.shm.errors import from_mask, to_mask
 
 _LIMIT_BYTES = 4096
@@ -33,7 +30,7 @@ class Kind(Enum):
 
 
 class Terms(NamedTuple):
-    """What every rank of a group must agree on: ranks, bytes of a slot, the barrier's kind."""
+    """What all ranks of a group must agree on: number of ranks, bytes of a slot, kind of barrier."""
 
     size: int
     slot_bytes: int
@@ -52,7 +49,7 @@ class Introduction(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a rank gives up, and the ranks at fault."""
+    """Why a rank gives up, and which ranks are at fault."""
 
     text: str
     ranks: list[int]
@@ -66,22 +63,21 @@ def introduce(sock: socket.socket, kind: Kind, who: Introduction, token: bytes, 
     """
     size, slot_bytes, barrier = who.terms
     fields = _FIELDS.pack(who.rank, who.pid, size, slot_bytes, barrier.encode())
-    rights = [] if segment_fd is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [segment_fd]))]
-    sock.sendmsg([kind.value, _proof(kind, fields, token), fields], rights, socket.MSG_NOSIGNAL)
+    buffers = [kind.value, ipc.prove(fields, token, _context(kind)), fields]
+    ipc.send_fds(sock, buffers, [] if segment_fd is None else [segment_fd])
 
 
 def read_introduction(kind: Kind, body: bytes, token: bytes) -> Introduction | None:
     """Return what a hello or welcome says, or ``None`` if its sender does not know the token."""
-    digest_bytes = hashlib.sha256().digest_size
-    proof, fields = body[:digest_bytes], body[digest_bytes:]
-    if len(fields) != _FIELDS.size or not hmac.compare_digest(proof, _proof(kind, fields, token)):
+    proof, fields = body[: ipc.PROOF_BYTES], body[ipc.PROOF_BYTES :]
+    if len(fields) != _FIELDS.size or not ipc.is_proven((proof, fields), token, _context(kind)):
         return None
     rank, pid, size, slot_bytes, barrier = _FIELDS.unpack(fields)
     return Introduction(rank, pid, Terms(size, slot_bytes, barrier.rstrip(b"\0").decode("ascii", "replace")))
 
 
 def refuse(sock: socket.socket, text: str, ranks: Iterable[int]) -> None:
-    """Tell a peer why nothing comes of it, if it still listens."""
+    """Tell a peer why the group does not form, if it still listens."""
     with suppress(OSError):
         body = Kind.REFUSAL.value + _MASK.pack(to_mask(ranks)) + text.encode()[:_TEXT_LIMIT_BYTES]
         sock.send(body, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
@@ -102,21 +98,15 @@ def receive(sock: socket.socket, *, with_fd: bool = False) -> tuple[Kind | None,
     Returns:
         Its kind (``END`` where the peer is gone, ``None`` where unknown), its body, and a descriptor or ``None``.
     """
-    fds = array.array("i")
-    space = socket.CMSG_SPACE(fds.itemsize) if with_fd else 0
+    max_fds = 1 if with_fd else 0
     try:
-        data, ancillary, _, _ = sock.recvmsg(_LIMIT_BYTES, space, socket.MSG_CMSG_CLOEXEC)
+        data, fds = ipc.recv_fds(sock, _LIMIT_BYTES, max_fds)
     except ConnectionResetError:
-        # Said once, before what the peer wrote until it closed: its last words can still be read.
-        data, ancillary, _, _ = sock.recvmsg(_LIMIT_BYTES, space, socket.MSG_CMSG_CLOEXEC)
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
-    for extra in fds[1:]:
-        os.close(extra)
-    known = {one.value: one for one in Kind}
+        # The kernel says so once, before messages that are still unread: the peer's last words can still be read.
+        data, fds = ipc.recv_fds(sock, _LIMIT_BYTES, max_fds)
+    known = {kind.value: kind for kind in Kind}
     return known.get(data[:1]), data[1:], fds[0] if fds else None
 
 
-def _proof(kind: Kind, fields: bytes, token: bytes) -> bytes:
-    return hmac.new(token, b"tfmp collective 1" + kind.value + fields, hashlib.sha256).digest()
+def _context(kind: Kind) -> bytes:
+    return b"tfmp collective 1" + kind.value

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import select
 import socket
-import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from tfmp.distribute.shm.errors import GroupError, PeerLate, PeerLost, from_mask, ranks_text, to_mask
+from tfmp.distribute.shm.errors import GroupError, PeerLost, from_mask, ranks_text, to_mask
 from tfmp.distribute.shm.handshake import Kind, Refusal, read_refusal, receive
 from tfmp.distribute.shm.segment import State, Word, word_index
 
@@ -60,7 +59,7 @@ class Peers:
         """Return the other ranks that have not arrived at barrier ``sequence``, ascending."""
         return [rank for rank in self.sockets if self._words[word_index(rank, Word.SEQUENCE)] < sequence]
 
-    def check(self, sequence: int, deadline_s: float | None) -> None:
+    def check(self, sequence: int) -> None:
         """Look whether waiting at barrier ``sequence`` still makes sense.
 
         A barrier that everybody has reached is complete, whoever has left since: that is how the last barrier of a
@@ -69,7 +68,6 @@ class Peers:
         Raises:
             PeerLost: A rank is gone and the barrier cannot complete, or will be the last one.
             GroupError: Another thread has closed the group.
-            PeerLate: ``time.monotonic()`` is past ``deadline_s``.
         """
         if self._closed:
             raise GroupError("the group was closed during a call", where=self._where(sequence))
@@ -77,14 +75,6 @@ class Peers:
         gone = self.gone()
         if gone and self.behind(sequence):
             raise self.lost(gone, sequence)
-        if deadline_s is not None and time.monotonic() >= deadline_s and (late := self.behind(sequence)):
-            verb = "has" if len(late) == 1 else "have"
-            raise PeerLate(
-                f"{self.name(late)} {verb} not come to the collective in time; the processes still run",
-                ranks=late,
-                where=self._where(sequence),
-                hint="a stopped or overloaded process is late: look at its state and log, or allow more time",
-            )
 
     def leave_word(self, state: State, blamed: Iterable[int] = ()) -> None:
         """Tell the others why this rank goes; they read it when its socket closes."""
@@ -118,8 +108,6 @@ class Peers:
             for culprit in blamed:
                 if culprit == self.rank:
                     sentences[rank] = f"{self.name([rank])} has given up waiting for this rank"
-                elif state == State.GAVE_UP_WAITING:
-                    sentences[culprit] = f"{self.name([culprit])} was late: rank {rank} has given up waiting for it"
                 else:
                     sentences.setdefault(culprit, f"{self.name([culprit])} is gone, as rank {rank} has noticed")
             refusal = self._refusal(rank)

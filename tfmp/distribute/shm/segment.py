@@ -44,7 +44,6 @@ class State(IntEnum):
     TAKES_PART = 0
     CLOSED = 1
     LOST_A_PEER = 2
-    GAVE_UP_WAITING = 3
 
 
 def word_index(rank: int, word: int) -> int:

@@ -11,7 +11,6 @@ from tfmp.distribute.shm.segment import LINE_BYTES, Segment, round_up
 
 DTYPES: dict[np.dtype[Any], int] = {np.dtype(np.float32): 1, np.dtype(np.float64): 2}
 """Element types that can be summed, and their code in a signature."""
-BARRIER_SIGNATURE = 15
 _CODE_BITS = 4
 _BROADCAST = 4
 """Set in the code of a broadcast."""
@@ -29,8 +28,6 @@ def signature(length: int, dtype: np.dtype[Any], *, broadcast: bool = False) -> 
 
 def describe(word: int) -> str:
     """Return what a rank called, from its signature."""
-    if word == BARRIER_SIGNATURE:
-        return "barrier"
     names = {code: dtype.name for dtype, code in DTYPES.items()}
     call = "broadcast" if word & _BROADCAST else "all_reduce"
     return f"{call} of {word >> _CODE_BITS} {names.get(word & _BROADCAST - 1, 'unknown')}"

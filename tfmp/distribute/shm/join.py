@@ -1,23 +1,25 @@
-"""How the ranks of one host find each other: a folder, a path socket a rank, and a connection between every two.
+"""How the ranks of one host join a group: a folder, a path socket for each rank, and a connection between every two.
 
-Each rank listens at ``rank-R`` in the folder and connects to all lower ranks, so every pair meets once. The one that
-connects says hello, the other says welcome; both prove that they know the token, and both name the terms of the group,
-which must be equal. Rank 0's welcome carries the descriptor of the shared memory. A rank that has met all says ready
-to all; the group stands when all are ready. A rank that fails says why to all it has met, so that none waits in vain.
+Each rank listens at ``rank-R`` in the folder and connects to all lower ranks, so every pair connects once. The side
+that connects says hello and the other says welcome. Both prove that they know the token, and both name the terms of
+the group, which must be equal. Rank 0's welcome carries the descriptor of the shared memory. A rank that is connected
+to all others tells them that it is ready; the group stands when all are ready. A rank that fails tells all it is
+connected to why, so that none waits in vain.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import socket
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tfmp.distribute.shm.errors import GroupError, JoinFailed, ranks_text
-from tfmp.distribute.shm.folder import SocketFolder
 from tfmp.distribute.shm.handshake import (
     Introduction,
     Kind,
@@ -28,9 +30,11 @@ from tfmp.distribute.shm.handshake import (
     receive,
     refuse,
 )
+from tfmp.errors import UsageError
 
 _RETRY_S = 0.01
 _LOOK_S = 0.2
+_PATH_LIMIT_BYTES = 107  # sun_path of unix(7), without its closing zero
 
 
 class Mesh(NamedTuple):
@@ -41,10 +45,10 @@ class Mesh(NamedTuple):
     segment_fd: int
 
 
-def meet(
+def connect_ranks(
     directory: Path, rank: int, terms: Terms, *, token: bytes, timeout_s: float, segment_fd: int | None = None
 ) -> Mesh:
-    """Meet the other ranks. All ranks call it, in any order.
+    """Connect to the other ranks. All ranks call it, in any order.
 
     Args:
         directory: A folder of this group alone that only its owner can enter, on a file system of this host.
@@ -58,17 +62,17 @@ def meet(
         JoinFailed: Ranks are missing, left, do not know the token or have other terms.
         UsageError: The folder is not usable.
     """
-    meeting = _Meeting(directory, rank, terms, token, segment_fd)
+    join = _Join(directory, rank, terms, token, segment_fd)
     try:
-        return meeting.run(timeout_s)
+        return join.run(timeout_s)
     except BaseException as error:
-        meeting.give_up(error if isinstance(error, GroupError) else None)
+        join.give_up(error if isinstance(error, GroupError) else None)
         raise
     finally:
-        meeting.tidy_up()
+        join.tidy_up()
 
 
-class _Meeting:
+class _Join:
     """One rank's part, as one loop over everything that may happen next."""
 
     def __init__(self, directory: Path, rank: int, terms: Terms, token: bytes, segment_fd: int | None) -> None:
@@ -78,7 +82,7 @@ class _Meeting:
         self._others = set(range(terms.size)) - {rank}
         self._listener: socket.socket | None = None
         self._sockets: dict[int, socket.socket] = {}  # connected, to lower ranks perhaps not yet welcomed
-        self._pids: dict[int, int] = {}  # of the ranks met
+        self._pids: dict[int, int] = {}  # of the ranks that have introduced themselves
         self._ready: set[int] = set()
         self._strangers: set[socket.socket] = set()  # connected, without a hello yet
         self._turned_away = 0
@@ -173,12 +177,12 @@ class _Meeting:
                 self._strangers.add(stranger)
                 self._selector.register(stranger, selectors.EVENT_READ)
         elif sock in self._strangers:
-            self._get_to_know(sock)
+            self._admit(sock)
         else:
             self._listen_to(key.data, sock)
 
-    def _get_to_know(self, sock: socket.socket) -> None:
-        """Read a stranger's hello and welcome it, or turn it away and wait on for the right one."""
+    def _admit(self, sock: socket.socket) -> None:
+        """Read a stranger's hello and welcome it, or refuse it and go on waiting."""
         kind, body, _ = receive(sock)
         who = read_introduction(Kind.HELLO, body, self._token) if kind is Kind.HELLO else None
         self._selector.unregister(sock)
@@ -233,7 +237,7 @@ class _Meeting:
         )
 
     def _missing(self, timeout_s: float) -> JoinFailed:
-        # All met but some not ready: those wait for each other.
+        # All are connected but some are not ready: those wait for each other.
         missing = self._others - self._pids.keys() or self._others - self._ready
         turned_away = f"; {self._turned_away} turned away, wrong token or rank" if self._turned_away else ""
         return JoinFailed(
@@ -243,3 +247,103 @@ class _Meeting:
             where=str(self._folder.path),
             hint="read the logs of the missing workers, or allow more time with --start-timeout",
         )
+
+
+class SocketFolder:
+    """An open folder of this group alone.
+
+    Args:
+        path: A folder that only its owner can enter, so that nobody else can put a socket there.
+
+    Raises:
+        UsageError: No such folder, or others may enter it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._fd = os.open(path, os.O_DIRECTORY | os.O_RDONLY | os.O_CLOEXEC)
+        except OSError as error:
+            raise UsageError(f"cannot open the group's folder: {error.strerror}", where=str(path)) from error
+        mode = stat.S_IMODE(os.fstat(self._fd).st_mode)
+        if mode & 0o077:
+            os.close(self._fd)
+            raise UsageError(
+                f"expected a folder that only its owner can enter, received mode {mode:04o}",
+                where=str(path),
+                hint="chmod 700 it, or make it with tempfile.mkdtemp",
+            )
+
+    def listen(self, rank: int, backlog: int) -> socket.socket:
+        """Return a listening, non-blocking socket of a rank.
+
+        Raises:
+            UsageError: Another process listens for that rank, or the folder cannot hold sockets.
+        """
+        listener, address = new_socket(), self._address(rank)
+        try:
+            try:
+                listener.bind(address)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                self._remove_leftover(rank)
+                listener.bind(address)
+            listener.listen(backlog)
+        except OSError as error:
+            listener.close()
+            raise UsageError(
+                f"cannot make a socket for rank {rank}: {error.strerror}",
+                where=str(self.path),
+                hint="use a folder of this group alone, writable, on a file system of this host; start each rank once",
+            ) from error
+        return listener
+
+    def connect(self, rank: int) -> socket.socket | None:
+        """Return a non-blocking socket connected to a rank, or ``None`` if it does not listen yet.
+
+        Raises:
+            OSError: It can never work.
+        """
+        peer = new_socket()
+        try:
+            peer.connect(self._address(rank))
+        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+            peer.close()
+            return None
+        except OSError:
+            peer.close()
+            raise
+        return peer
+
+    def remove(self, rank: int) -> None:
+        """Remove a rank's socket file, if it is there."""
+        with suppress(FileNotFoundError):
+            os.unlink(f"rank-{rank}", dir_fd=self._fd)
+
+    def close(self) -> None:
+        """Close the folder."""
+        os.close(self._fd)
+
+    def _address(self, rank: int) -> str:
+        name = f"rank-{rank}"
+        path = str(self.path / name)
+        if len(os.fsencode(path)) <= _PATH_LIMIT_BYTES:
+            return path
+        # Any depth of folder has this short name too, and the process need not change its working directory.
+        return f"/proc/self/fd/{self._fd}/{name}"
+
+    def _remove_leftover(self, rank: int) -> None:
+        """Remove the socket file of a process that has died: it does not go with its process."""
+        with new_socket() as probe:
+            try:
+                probe.connect(self._address(rank))
+            except ConnectionRefusedError:
+                self.remove(rank)
+
+
+def new_socket() -> socket.socket:
+    """Return a non-blocking unix socket whose messages keep their bounds."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    return sock
