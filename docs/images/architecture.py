@@ -27,7 +27,7 @@ WORKER = (("trainer",), ("checkpoint",), ("distribute",), ("data",))
 SHARED = ("errors", "events", "ipc", "procfs", "text")
 
 _BOX_W, _BOX_H, _GAP_X, _GAP_Y, _MARGIN = 190, 74, 22, 46, 24
-_WRAP = 30
+_WRAP = 29
 
 
 def main() -> None:

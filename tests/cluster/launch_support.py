@@ -16,7 +16,8 @@ from typing import Any
 
 from tfmp.events import EventChannel, Ready, UnknownEvent, encode
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import ForkServerGroup, FromWorker, Line, Tick, WorkerGroup
+from tfmp.workers.fork_group import ForkServerGroup
+from tfmp.workers.group import FromWorker, Line, Tick, WorkerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS, StopPolicy
 from tfmp.workers.signals import SignalInbox
 from tfmp.workers.spec import GroupResult, Stream, WorkerSpec

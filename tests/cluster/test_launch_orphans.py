@@ -13,7 +13,8 @@ import pytest
 from tests.cluster.launch_support import Case, run_group, run_launcher
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.fork_errors import ForkServerDied
-from tfmp.workers.group import ForkServerGroup, Line, ServerReady, Tick, WorkerGroup
+from tfmp.workers.fork_group import ForkServerGroup
+from tfmp.workers.group import Line, ServerReady, Tick, WorkerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.signals import SignalInbox
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 from pathlib import Path
 from types import ModuleType
@@ -63,3 +64,20 @@ def test_files_that_name_the_version_name_this_one() -> None:
             found[path.name] = versions
     assert {"Dockerfile", "compose.yaml", "deploy.md"} <= found.keys()
     assert found == {name: {__version__} for name in found}
+
+
+def test_the_picture_of_the_packages_is_drawn_from_the_code() -> None:
+    spec = importlib.util.spec_from_file_location("draw_architecture", ROOT / "docs" / "images" / "architecture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    written = (ROOT / "docs" / "images" / "architecture.svg").read_text(encoding="utf-8")
+    assert written == module.draw(), "run: python docs/images/architecture.py"
+
+
+def test_files_that_the_architecture_names_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([a-z_]+(?:/[a-z_]+)*(?:\.py|/))`", text)
+    assert len(names) > 40
+    assert [name for name in names if not (ROOT / "tfmp" / name).exists()] == []

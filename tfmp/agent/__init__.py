@@ -1,1 +1,1 @@
-"""The controller of a run: start workers, watch them, find who failed, start again, report."""
+"""Runs a group of workers: start, monitor, diagnose, restart, report."""

@@ -1,1 +1,1 @@
-"""Checkpoints: file format, snapshot of the training state, writing, export."""
+"""Checkpoints: format, snapshot, writing, export."""

@@ -74,11 +74,12 @@ def command(
     resolved = settings.resolve(resume=resume)
     from tfmp.agent.options import TrainOptions
     from tfmp.commands import worker as job
+    from tfmp.commands.worker_setup import WorkerOptions
 
     common = TrainOptions(
         settings.config_file, live=not no_live, verbosity=verbosity, started_s=STARTED_S, resume=resume
     )
-    options = job.WorkerOptions(index, source, _arguments(settings, source, resume), common)
+    options = WorkerOptions(index, source, _arguments(settings, source, resume), common)
     return job.dry_run(resolved, options) if dry_run else job.worker(resolved, options)
 
 

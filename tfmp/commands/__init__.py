@@ -1,4 +1,1 @@
-"""What a command does, from resolved settings to exit code: the parts put together. No TensorFlow here.
-
-``cli`` parses and calls one function of this package; ``launch`` runs the processes; ``report`` shows and records.
-"""
+"""What each command does: puts the parts together. No TensorFlow here."""

@@ -24,7 +24,8 @@ from tfmp.report.summary import print_rows
 from tfmp.rundir.layout import RunFolder
 from tfmp.text import noop, say
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import ForkServerGroup, Line
+from tfmp.workers.fork_group import ForkServerGroup
+from tfmp.workers.group import Line
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.signals import SignalInbox
 from tfmp.workers.spec import GroupResult, WorkerSpec, signal_name

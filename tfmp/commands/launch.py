@@ -22,7 +22,8 @@ from tfmp.report.output import lasting_output
 from tfmp.rundir.temporary import temporary_folder
 from tfmp.text import eprint, noop, seconds
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import ForkServerGroup, Line
+from tfmp.workers.fork_group import ForkServerGroup
+from tfmp.workers.group import Line
 from tfmp.workers.lifecycle import STOP_SIGNALS, StopPolicy
 from tfmp.workers.ports import hold_ports
 from tfmp.workers.signals import SignalInbox

@@ -33,7 +33,7 @@ from tfmp.report.output import lasting_output
 from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
 from tfmp.text import noop, say
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import ForkServerGroup
+from tfmp.workers.fork_group import ForkServerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.ports import HeldPorts, hold_ports
 from tfmp.workers.signals import SignalInbox

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,21 +19,13 @@ from typing import TYPE_CHECKING, Any
 from tfmp.agent.cluster_agent import TICK_S, ClusterAgent, WaitInterrupted, gather, leave_after_leader
 from tfmp.agent.controller import Controller
 from tfmp.agent.failures.injection import parse_fault
-from tfmp.agent.options import TrainOptions
 from tfmp.agent.placement import (
-    Placement,
     commands,
-    count_machine_cpus,
-    find_placement,
     met_addresses,
-    neighbours,
     own_dir,
-    share_host,
 )
 from tfmp.agent.restart_policy import RestartPolicy
 from tfmp.agent.resume import (
-    EarlierRun,
-    find_earlier,
     finished_message,
     nothing_left,
     point_from_leader,
@@ -41,16 +33,12 @@ from tfmp.agent.resume import (
 )
 from tfmp.agent.shm_setup import compose_shm_setup, settle_collective, shared_shm_setup, shm_domain
 from tfmp.agent.workload import PRELOAD, TrainingWorkload, training_stop_policy
-from tfmp.cluster.discovery.choose import Asked, Source, discover
-from tfmp.cluster.discovery.found import Discovered
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.commands.output import headline, print_plan
-from tfmp.commands.user_code import check_user_code
+from tfmp.commands.worker_setup import PreparedWorker, WorkerOptions, prepare_worker
 from tfmp.config import Resolved
-from tfmp.data.cache import CachedDataset, prepare
-from tfmp.errors import EXIT_OK, TfmpError, UsageError
+from tfmp.errors import EXIT_OK, TfmpError
 from tfmp.planning.environment import fork_server_environment
-from tfmp.planning.host import Host, oversubscribed
 from tfmp.planning.plan import make_plan
 from tfmp.rendezvous.identity import Identity, agreed_values, installed_versions
 from tfmp.rendezvous.leader import Peers
@@ -61,7 +49,7 @@ from tfmp.rundir.claim import claim_run_folder, default_run_dir, locked
 from tfmp.rundir.layout import RunFolder
 from tfmp.text import eprint, noop, say
 from tfmp.workers.fork_client import ForkServer
-from tfmp.workers.group import ForkServerGroup
+from tfmp.workers.fork_group import ForkServerGroup
 from tfmp.workers.lifecycle import STOP_SIGNALS
 from tfmp.workers.signals import SignalInbox
 from tfmp.workers.spec import signal_name
@@ -69,23 +57,6 @@ from tfmp.workers.spec import signal_name
 if TYPE_CHECKING:
     from tfmp.config import RunConfig
     from tfmp.planning.plan import Plan
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """What the command line says beside the configuration.
-
-    Attributes:
-        index: ``--index`` as typed.
-        source: ``--cluster``.
-        arguments: The command line without ``--index``, for the commands of the other hosts.
-        common: What ``tfmp train`` takes too.
-    """
-
-    index: str | None
-    source: Source
-    arguments: Sequence[str]
-    common: TrainOptions
 
 
 def worker(resolved: Resolved, options: WorkerOptions) -> int:
@@ -101,7 +72,7 @@ def worker(resolved: Resolved, options: WorkerOptions) -> int:
 
 def _work(resolved: Resolved, options: WorkerOptions) -> int:
     tell = noop if options.common.verbosity < 0 else say
-    prepared = _prepare(resolved, options, tell)
+    prepared = prepare_worker(resolved, options, tell)
     if prepared is None:
         return EXIT_OK
     place, plan = prepared.place, prepared.plan
@@ -122,7 +93,7 @@ def _work(resolved: Resolved, options: WorkerOptions) -> int:
 def _meet_and_train(
     resolved: Resolved,
     options: WorkerOptions,
-    prepared: _Prepared,
+    prepared: PreparedWorker,
     env: Mapping[str, str],
     tell: Callable[[str], None],
 ) -> int:
@@ -171,7 +142,7 @@ def dry_run(resolved: Resolved, options: WorkerOptions) -> int:
     """Print what was found, the plan, each worker's TF_CONFIG and the command of each host; start nothing."""
     if options.index is None and resolved.config.cluster.worker_addresses is not None:
         options = replace(options, index="0")
-    prepared = _prepare(resolved, options, say)
+    prepared = prepare_worker(resolved, options, say)
     if prepared is None:
         return EXIT_OK
     plan, place = prepared.plan, prepared.place
@@ -187,92 +158,7 @@ def dry_run(resolved: Resolved, options: WorkerOptions) -> int:
     return EXIT_OK
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """All that is known before the workers have met."""
-
-    place: Placement
-    host: Host
-    dataset: CachedDataset
-    plan: Plan
-    going_on: EarlierRun
-    warnings: tuple[str, ...]
-
-
-def _prepare(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], None]) -> _Prepared | None:
-    """Find the cluster, check and plan; ``None`` for an evaluator, which has nothing to do."""
-    found = _discover(resolved, options, tell)
-    if found.rank is None:
-        tell("evaluator: nothing to do, every worker takes its share of the validation")
-        return None
-    place = find_placement(found, found.rank)
-    _check(resolved, place, options.common)
-    check_user_code(resolved)
-    going_on = find_earlier(
-        resolved, own_dir(resolved.config.run.dir, place.rank), rank=place.rank, wanted=options.common.resume, tell=tell
-    )
-    whole = Host.here()
-    host = share_host(whole, place, count_machine_cpus())
-    crowded = oversubscribed(whole.cores, neighbours(place)[1]) if host.cores < whole.cores else None
-    dataset = prepare(resolved.config.data, tell)
-    plan = make_plan(resolved.config, dataset.header, host, place.cluster, [place.rank])
-    return _Prepared(place, host, dataset, plan, going_on, (crowded,) if crowded else ())
-
-
-def _discover(resolved: Resolved, options: WorkerOptions, tell: Callable[[str], None]) -> Discovered:
-    cluster = resolved.config.cluster
-    origin = resolved.origin("cluster.workers")
-    asked = Asked(
-        source=options.source,
-        addresses=cluster.worker_addresses,
-        count=None if origin == "default" or cluster.worker_addresses is not None else cluster.worker_count,
-        index=options.index,
-        rendezvous=cluster.rendezvous,
-        base_port=cluster.base_port,
-    )
-    if "TF_CONFIG" in os.environ and not os.environ["TF_CONFIG"].strip():
-        tell("note: TF_CONFIG is empty, which counts as unset")
-    found = discover(asked, os.environ, hostname=_hostname(), parent_pid=os.getppid())
-    tell(f"cluster: {found.found}")
-    if found.warning is not None:
-        tell(f"warning: {found.warning}")
-    if found.source == "manual" and os.environ.get("TF_CONFIG", "").strip():
-        tell("note: TF_CONFIG is set and not used: addresses and --index were given")
-    if asked.count is not None and asked.count != found.size:
-        if origin.startswith("--"):
-            raise UsageError(
-                f"expected {found.size} workers, as {found.source} says, received {asked.count}",
-                where=origin,
-                hint=f"leave {origin} out",
-            )
-        tell(f"note: cluster.workers ({asked.count}, {origin}) is for tfmp train; {found.source} says {found.size}")
-    return found
-
-
-def _hostname() -> str:
-    """This host's name with its domain where that is known, as a pod's is in /etc/hosts."""
-    name = socket.gethostname()
-    full = socket.getfqdn(name) if "KUBERNETES_SERVICE_HOST" in os.environ else name
-    return full if full.startswith(name) else name
-
-
-def _check(resolved: Resolved, place: Placement, options: TrainOptions) -> None:
-    if not resolved.config.cluster.is_multi_process:
-        raise UsageError(
-            f"expected multi-worker, received {resolved.config.cluster.strategy}",
-            where="cluster.strategy",
-            hint="tfmp train --strategy mirrored runs in one process",
-        )
-    wanted = own_dir(resolved.config.run.dir, place.rank)
-    if wanted is not None and (wanted / "config.yaml").exists() and not options.resume:
-        raise UsageError(
-            "this folder already holds a run, which is never overwritten",
-            where=str(wanted),
-            hint="choose another --run-dir, remove the folder first, or go on with that run: --resume",
-        )
-
-
-def _compose(config: RunConfig, prepared: _Prepared, own: Identity) -> Callable[[Peers], Mapping[str, Any]]:
+def _compose(config: RunConfig, prepared: PreparedWorker, own: Identity) -> Callable[[Peers], Mapping[str, Any]]:
     """What the leading launcher tells all as they start, from who has joined."""
     rendezvous = prepared.place.found.rendezvous
 
@@ -287,7 +173,7 @@ def _compose(config: RunConfig, prepared: _Prepared, own: Identity) -> Callable[
     return compose
 
 
-def _met_plan(config: RunConfig, prepared: _Prepared, told: Mapping[str, Any]) -> Plan:
+def _met_plan(config: RunConfig, prepared: PreparedWorker, told: Mapping[str, Any]) -> Plan:
     """The plan, with the addresses that were only found when the workers met."""
     if "workers" not in told:
         return prepared.plan
@@ -295,7 +181,7 @@ def _met_plan(config: RunConfig, prepared: _Prepared, told: Mapping[str, Any]) -
     return make_plan(config, prepared.dataset.header, prepared.host, cluster, [prepared.place.rank])
 
 
-def _identity(config: RunConfig, prepared: _Prepared) -> Identity:
+def _identity(config: RunConfig, prepared: PreparedWorker) -> Identity:
     place, plan = prepared.place, prepared.plan
     agreed = agreed_values(
         config,
@@ -311,7 +197,7 @@ def _identity(config: RunConfig, prepared: _Prepared) -> Identity:
 def _train(
     resolved: Resolved,
     options: WorkerOptions,
-    prepared: _Prepared,
+    prepared: PreparedWorker,
     session: Session,
     group: ForkServerGroup,
     inbox: SignalInbox,

@@ -1,0 +1,1 @@
+"""The life of a worker: build, fit, evaluate, save."""
