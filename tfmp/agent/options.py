@@ -15,8 +15,8 @@ class TrainOptions:
         live: Whether a live display is wanted on a terminal.
         verbosity: -1 quiet, 0 normal, 1 everything.
         started_s: Wall clock when the command was entered.
-        resume: Go on with the run in the run folder, if it holds one.
-        drills: Faults to commit on purpose in the first attempt.
+        resume: Resume the run in the run folder, if there is one.
+        faults: Faults to inject in the first attempt, as typed.
         tee: Show every line that the workers print, as their logs have it.
         log_workers: Ranks whose lines are shown; ``None``: all.
     """
@@ -26,6 +26,6 @@ class TrainOptions:
     verbosity: int = 0
     started_s: float = 0.0
     resume: bool = False
-    drills: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
     tee: bool = False
     log_workers: frozenset[int] | None = None

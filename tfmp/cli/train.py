@@ -74,7 +74,7 @@ def command(
         verbosity=verbosity,
         started_s=STARTED_S,
         resume=resume,
-        drills=faults + drills,
+        faults=faults + drills,
         tee=tee,
         log_workers=parse_ranks(log_workers, resolved.config.cluster.worker_count),
     )

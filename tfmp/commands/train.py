@@ -113,7 +113,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
             dataset,
             hold_ports=held,
             ports=ports,
-            faults=[parse_fault(text, len(plan.workers)) for text in options.drills],
+            faults=[parse_fault(text, len(plan.workers)) for text in options.faults],
             point=point,
             tell=tell,
         )
@@ -137,7 +137,7 @@ def dry_run(resolved: Resolved, options: TrainOptions) -> int:
 
 def _check(resolved: Resolved, options: TrainOptions) -> None:
     """Refuse what can be refused before anything else happens."""
-    for text in options.drills:
+    for text in options.faults:
         parse_fault(text, resolved.config.cluster.worker_count)
     check_user_code(resolved)
 

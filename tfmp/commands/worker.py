@@ -147,7 +147,7 @@ def dry_run(resolved: Resolved, options: WorkerOptions) -> int:
         return EXIT_OK
     plan, place = prepared.plan, prepared.place
     if place.found.rendezvous is not None:  # the addresses are a stand-in
-        plan = replace(plan, workers=tuple(replace(one, address=None, tf_config=None) for one in plan.workers))
+        plan = replace(plan, workers=tuple(replace(worker, address=None, tf_config=None) for worker in plan.workers))
     print_plan(resolved, plan)
     for warning in prepared.warnings:
         print(f"warning: {warning}")
@@ -168,7 +168,8 @@ def _compose(config: RunConfig, prepared: PreparedWorker, own: Identity) -> Call
         if rendezvous is not None:
             told["workers"] = met_addresses(rendezvous, peers)
         plan = _met_plan(config, prepared, told)
-        return told | compose_shm_setup(plan, [one.place for one in everyone], [one.pid for one in everyone])
+        places, pids = [member.place for member in everyone], [member.pid for member in everyone]
+        return told | compose_shm_setup(plan, places, pids)
 
     return compose
 
@@ -231,7 +232,7 @@ def _train(
             lambda _: plan,
             folder,
             prepared.dataset,
-            faults=[parse_fault(text, len(plan.workers)) for text in options.common.drills],
+            faults=[parse_fault(text, len(plan.workers)) for text in options.common.faults],
             point=point,
             shm_setup=shm_setup,
             tell=noop,

@@ -73,7 +73,7 @@ class Waits:
         start_timeout_s: For all to join and be ready.
         heartbeat_timeout_s: Without a word from a peer, until it counts as lost.
         beat_every_s: Between two words.
-        summary_every_s: Between two roll calls.
+        summary_every_s: Between two lists of missing workers.
         first_summary_s: Before the first: workers started together meet in less.
         first_answers_s: Before the first at the latest: the first attempt to reach each has ended by then.
         dial_every_s: Between two attempts to reach a worker.

@@ -55,7 +55,7 @@ class FaultInjector(keras.callbacks.Callback):
             if order["moment"] == moment and (moment == "start" or self._step >= order["step"]):
                 if order["kind"] != "slow":
                     self._orders.remove(order)
-                    print(f"tfmp: drill {order['kind']} at {moment}, step {self._step}", flush=True)
+                    print(f"tfmp: injected fault {order['kind']} at {moment}, step {self._step}", flush=True)
                 self._do(order)
 
     def watching(self, send: Send) -> Send:
@@ -99,7 +99,7 @@ class FaultInjector(keras.callbacks.Callback):
         elif kind == "exit":
             os._exit(int(order["value"]))
         elif kind == "raise":
-            raise RuntimeError("a drill")
+            raise RuntimeError("an injected fault")
         elif kind == "slow":
             time.sleep((order["value"] - 1.0) * (time.perf_counter() - self._step_began_s))
         elif kind == "oom":

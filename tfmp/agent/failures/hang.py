@@ -183,8 +183,8 @@ class HangReport:
 def examine(hang: Hang, dumps: Mapping[int, str]) -> HangReport:
     """Find the odd worker.
 
-    A stopped process explains all. Else it is the one that is not in a collective while others are; else the one whose
-    stack fewer share.
+    A stopped process explains all. Otherwise it is the worker that is not in a collective while others are, or the
+    worker whose stack fewer share.
 
     Args:
         hang: What was noticed.

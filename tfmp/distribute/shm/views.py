@@ -56,7 +56,7 @@ class PieceViews:
 
     def __init__(self, segment: Segment, rank: int, length: int, dtype: np.dtype[Any]) -> None:
         size = segment.layout.size
-        self.slots = [[segment.slot(turn, one, length, dtype) for one in range(size)] for turn in (0, 1)]
+        self.slots = [[segment.slot(turn, rank, length, dtype) for rank in range(size)] for turn in (0, 1)]
         self.mine = [slots[rank] for slots in self.slots]
         self.first = [read_only(slots[0]) for slots in self.slots]
         self.shared = shares_work(size, length * dtype.itemsize)
