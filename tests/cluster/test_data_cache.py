@@ -45,7 +45,9 @@ def test_maker_killed_while_writing_leaves_no_broken_entry(data: Data) -> None:
         "prepare(data)\n"
     )
     assert run_python(data, kill).returncode == -signal.SIGXFSZ
-    assert names(data.cache_dir) == [".lock", ".tmp"]
+    assert data.cache_dir is not None
+    assert names(data.cache_dir) == [".bin", ".lock"]
+    assert len(list(data.cache_dir.glob(".*.tmp.bin"))) == 1
     notices: list[str] = []
     assert_right(prepare(data, notices.append), data)
     assert notices == []
