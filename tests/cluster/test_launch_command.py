@@ -91,9 +91,8 @@ def test_gpus_are_shared_out() -> None:
 
 def test_a_log_folder_that_cannot_be_made_is_named() -> None:
     done = run_program("launch", "-n", 2, "-q", "--log-dir", "/dev/null/x", "--", "true")
-    assert done.code == 1
-    assert "/dev/null/x" in done.err
-    assert "--log-dir" in done.err
+    assert done.code == 2, "before any process is started"
+    assert "where: --log-dir /dev/null/x" in done.err
 
 
 def test_a_reader_that_goes_away_ends_nothing() -> None:

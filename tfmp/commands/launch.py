@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from tfmp.agent.monitor import Watch
 from tfmp.agent.restart_policy import Restart, RestartPolicy
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
-from tfmp.errors import TfmpError
+from tfmp.errors import TfmpError, UsageError
 from tfmp.planning.environment import no_proxy_env, thread_env
 from tfmp.planning.host import GPU_VARIABLE, Host, oversubscribed, share_gpus
 from tfmp.report.output import lasting_output
@@ -65,10 +66,12 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
     its share of threads and GPUs, and proxy exceptions for the cluster.
 
     Raises:
-        UsageError: Ports in use, or GPUs that cannot be shared equally.
+        UsageError: Ports in use, GPUs that cannot be shared equally, or a log folder that cannot be written.
     """
     host = Host.here()
     gpus = share_gpus(host.gpus, options.workers, workers_option="-n", cpu_option=f'{GPU_VARIABLE}="" tfmp launch …')
+    if options.log_dir is not None:
+        _make_log_dir(options.log_dir)
     if crowded := oversubscribed(host.cores, options.workers):
         eprint(f"warning: {crowded}")
     with ExitStack() as stack:
@@ -85,6 +88,16 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
         policy = RestartPolicy(options.max_restarts, ports_are_free=options.base_port is None)
         workload = ProgramWorkload(command, options, host, gpus, logs)
         return Controller(group, workload, policy, ProgramReporter(options)).run()
+
+
+def _make_log_dir(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        what = f"the folder for logs cannot be written: {error.strerror}"
+        raise UsageError(what, where=f"--log-dir {folder}", hint="choose another --log-dir") from error
 
 
 class ProgramWorkload:

@@ -88,7 +88,7 @@ class LogFile:
             raise TfmpError(
                 f"cannot create a worker's log file: {error.strerror}",
                 where=str(path),
-                hint="choose another folder with --run-dir (tfmp launch: --log-dir)",
+                hint="choose another folder with --run-dir",
             ) from error
 
     def write(self, data: bytes) -> str | None:
