@@ -106,7 +106,7 @@ def test_a_layout_of_the_users_own_is_refused(tmp_path: Path) -> None:
     command = ("srun", "-n", 3, "-m", "arbitrary", "tfmp", "worker", "--dry-run")
     done = run(*command, env={"SLURM_HOSTFILE": str(tmp_path / "hosts")})
     assert done.code == 2
-    assert done.err.count("received another layout: SLURM_PROCID=") == 3
+    assert done.err.count("received another one: SLURM_PROCID=") == 3
 
 
 @pytest.mark.usefixtures("slurm")
