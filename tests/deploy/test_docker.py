@@ -150,7 +150,7 @@ def test_every_compose_takes_the_files(image: Image) -> None:
             service = found["services"][f"worker-{rank}"]
             (device,) = service["deploy"]["resources"]["reservations"]["devices"]
             assert (device["driver"], device["device_ids"]) == ("nvidia", [str(rank)])
-            assert (service["hostname"], service["image"]) == (f"worker-{rank}", f"{image.name}-gpu")
+            assert (service["hostname"], service["image"]) == (f"worker-{rank}", "tfmp:gpu")
             assert service["build"]["args"]["TENSORFLOW"] == "tensorflow[and-cuda]"
             assert service["read_only"] is True
 
