@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 
@@ -180,14 +180,7 @@ WorkerEvent = (
     | NotStarted | UnknownEvent
 )  # fmt: skip
 
-_KINDS: dict[str, Any] = {
-    kind.KIND: kind
-    for kind in (
-        Ready, FirstStep, Progress, Validating, EpochEnd, LeftOnRequest, Saving, CheckpointSaved,
-        CheckpointFailed, ModelSaved, WeightsDigest, EvaluationResult, UserError, UncaughtException, FailedAfter,
-        NotStarted,
-    )
-}  # fmt: skip
+_KINDS: dict[str, Any] = {kind.KIND: kind for kind in get_args(WorkerEvent) if kind is not UnknownEvent}
 _METRICS = "metrics"
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from tfmp.agent.failures.diagnosis import Diagnosis
 from tfmp.agent.monitor import Failed, Interrupted, Monitor, Outcome, Succeeded, Watch
 from tfmp.agent.restart_policy import Restart, RestartPolicy, Restarts, Stop
 from tfmp.errors import EXIT_OK
-from tfmp.events import WorkerEvent
+from tfmp.events import Ready, WorkerEvent
 from tfmp.text import eprint
 from tfmp.workers.group import FromWorker, Line, ServerReady, Tick, WorkerGroup
 from tfmp.workers.spec import GroupResult, WorkerSpec, signal_name
@@ -35,9 +36,10 @@ class Attempt:
     on_ready: Callable[[], None]
 
 
-class Workload(Protocol):
+class Workload(ABC):
     """What the workers run."""
 
+    @abstractmethod
     def attempt(self) -> AbstractContextManager[Attempt]:
         """Provide what one attempt needs (ports, folders), and remove what it leaves."""
 
@@ -47,9 +49,11 @@ class Workload(Protocol):
         Raises:
             TfmpError: It cannot: its folder is gone.
         """
+        return
 
     def rewind(self) -> int:
         """Choose where the next attempt starts; return the steps of the run that are done there."""
+        return 0
 
 
 class Reporter:
@@ -151,7 +155,7 @@ class Controller:
                             case FromWorker(rank, worker_event):
                                 monitor.on_event(rank, worker_event)
                                 reporter.on_event(rank, worker_event)
-                                if monitor.all_ready:
+                                if isinstance(worker_event, Ready) and monitor.all_ready:
                                     attempt.on_ready()
                             case Line():
                                 reporter.on_line(event)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tfmp.agent import resume
-from tfmp.agent.controller import Attempt
+from tfmp.agent.controller import Attempt, Workload
 from tfmp.agent.failures.diagnosis import Setting
 from tfmp.agent.monitor import Watch
 from tfmp.agent.shm_setup import ShmSetup, local_shm_setup
@@ -62,12 +62,12 @@ class TrainingAttempt(Attempt):
     history: Sequence[Mapping[str, Any]]
 
 
-class TrainingWorkload:
+class TrainingWorkload(Workload):
     """The local workers of a training.
 
     Args:
         config: The configuration.
-        plan_with: Plans the run with these ports; ``None`` for a run that needs none.
+        plan: The run, without ports where each attempt gets its own.
         folder: The run folder. Without rank 0 among the local workers it gets their logs and events only.
         dataset: The prepared data.
         hold_ports: Holds ports for one attempt; gives ``None`` where the workers need none.
@@ -81,7 +81,7 @@ class TrainingWorkload:
     def __init__(
         self,
         config: RunConfig,
-        plan_with: Callable[[HeldPorts | None], Plan],
+        plan: Plan,
         folder: RunFolder,
         dataset: CachedDataset,
         *,
@@ -93,7 +93,7 @@ class TrainingWorkload:
         tell: Callable[[str], None],
     ) -> None:
         self._config = config
-        self._plan_with = plan_with
+        self._plan = plan
         self._folder = folder
         self._dataset = dataset
         self._hold_ports = hold_ports
@@ -124,7 +124,7 @@ class TrainingWorkload:
             if ports is None:
                 ports = stack.enter_context(self._hold_ports())
             temporary = stack.enter_context(temporary_folder())
-            plan = self._plan_with(ports)
+            plan = self._plan.with_ports(ports.ports) if ports else self._plan
             try:
                 yield TrainingAttempt(
                     number=number,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import click
 
 from tfmp.cli import STARTED_S
 from tfmp.cli.options import KEY_FLAGS, KeyFlag, Settings, output_options, resume_option, settings_options
+from tfmp.cluster.discovery.choose import Source
 
 _EPILOG = """\b
 Examples:
@@ -30,7 +31,6 @@ _FLAGS = (
     KeyFlag("--base-port", "cluster.base_port", "PORT", "Port under Slurm, MPI and Kubernetes  [default: chosen]"),
     *(flag for flag in KEY_FLAGS if flag.name not in _REPLACED),
 )
-_SOURCES = ("auto", "slurm", "kubernetes", "mpi", "tf-config", "manual")
 
 
 @click.command("worker", epilog=_EPILOG)
@@ -39,7 +39,7 @@ _SOURCES = ("auto", "slurm", "kubernetes", "mpi", "tf-config", "manual")
 @click.option(
     "--cluster",
     "source",
-    type=click.Choice(_SOURCES),
+    type=click.Choice(get_args(Source)),
     default="auto",
     show_default=True,
     help="Where to find the description of the cluster.",

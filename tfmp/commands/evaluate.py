@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfmp.agent.controller import Attempt, Controller, Reporter
+from tfmp.agent.controller import Attempt, Controller, Reporter, Workload
 from tfmp.agent.monitor import Watch
 from tfmp.agent.restart_policy import RestartPolicy
 from tfmp.agent.workload import PRELOAD
@@ -68,18 +68,11 @@ def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
         return Controller(group, EvaluationWorkload(spec), RestartPolicy(max_restarts=0), reporter).run()
 
 
-class EvaluationWorkload:
+class EvaluationWorkload(Workload):
     """One worker that evaluates, once."""
 
     def __init__(self, spec: WorkerSpec) -> None:
         self._spec = spec
-
-    def check(self) -> None:
-        """An evaluation leaves nothing that could be gone."""
-
-    def rewind(self) -> int:
-        """Never asked: an evaluation is not restarted."""
-        return 0
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:

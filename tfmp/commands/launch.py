@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tfmp.agent.controller import Attempt, Controller, Reporter
+from tfmp.agent.controller import Attempt, Controller, Reporter, Workload
 from tfmp.agent.monitor import Watch
 from tfmp.agent.restart_policy import Restart, RestartPolicy
 from tfmp.cluster.spec import ClusterSpec
@@ -100,7 +100,7 @@ def _make_log_dir(folder: Path) -> None:
         raise UsageError(what, where=f"--log-dir {folder}", hint="choose another --log-dir") from error
 
 
-class ProgramWorkload:
+class ProgramWorkload(Workload):
     """Copies of a program.
 
     Args:
@@ -125,13 +125,6 @@ class ProgramWorkload:
         self._gpus = gpus
         self._logs = logs
         self._number = -1
-
-    def check(self) -> None:
-        """A program can always start again."""
-
-    def rewind(self) -> int:
-        """Nothing is known of a program's steps."""
-        return 0
 
     @contextmanager
     def attempt(self) -> Iterator[Attempt]:

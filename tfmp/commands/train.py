@@ -40,7 +40,6 @@ from tfmp.workers.signals import SignalInbox
 
 if TYPE_CHECKING:
     from tfmp.config import Resolved, RunConfig
-    from tfmp.planning.plan import Plan
 
 __all__ = ["TrainOptions", "dry_run", "train"]
 
@@ -83,9 +82,6 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         if earlier is None:
             stack.enter_context(locked(folder))
 
-        def plan_with(ports: HeldPorts | None) -> Plan:
-            return plan.with_ports(ports.ports if ports else ())
-
         env, notices = fork_server_environment(host.environ, plan.workers[0].env, verbose=options.verbosity > 0)
         start_fork_server = partial(ForkServer.start, PRELOAD, private_network=_private_network(config), env=env)
         inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
@@ -108,7 +104,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
             folder.remove_temporaries()
         workload = TrainingWorkload(
             config,
-            plan_with,
+            plan,
             folder,
             dataset,
             hold_ports=held,
@@ -129,7 +125,7 @@ def dry_run(resolved: Resolved, options: TrainOptions) -> int:
     dataset = prepare(config.data, say)
     plan = make_plan(config, dataset.header, Host.here())
     with _held(plan.port_count, config.cluster.base_port) as ports:
-        plan = plan.with_ports(ports.ports if ports else ())
+        plan = plan.with_ports(ports.ports) if ports else plan
     print_plan(resolved, plan)
     print("dry run: nothing was started")
     return EXIT_OK

@@ -229,7 +229,7 @@ def _train(
     with lock, shared_shm_setup(plan, rank, told) as shm_setup:
         workload = TrainingWorkload(
             config,
-            lambda _: plan,
+            plan,
             folder,
             prepared.dataset,
             faults=[parse_fault(text, len(plan.workers)) for text in options.common.faults],

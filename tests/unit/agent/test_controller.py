@@ -22,7 +22,7 @@ from tests.unit.agent.fake_group import (
     Stops,
     UserSends,
 )
-from tfmp.agent.controller import Attempt, Controller, Reporter
+from tfmp.agent.controller import Attempt, Controller, Reporter, Workload
 from tfmp.agent.failures.diagnosis import Cause, Diagnosis, Setting, diagnose
 from tfmp.agent.monitor import Watch
 from tfmp.agent.restart_policy import Restart, RestartPolicy
@@ -48,7 +48,7 @@ VALUE_ERROR = UncaughtException("ValueError", "bad label 11")
 PORT_TAKEN = "UNKNOWN: Could not start gRPC server"
 
 
-class FakeWorkload:
+class FakeWorkload(Workload):
     """Workers of a training whose last checkpoint is of the given step."""
 
     def __init__(self, checkpoints: Sequence[int], hang_timeout_s: float | None, gone: TfmpError | None) -> None:
