@@ -125,7 +125,7 @@ class WeightsDigest:
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """Loss and metrics of ``tfmp evaluate``, with the number of samples."""
+    """What ``tfmp evaluate`` measured, with the number of samples, or ``tfmp verify`` compared."""
 
     KIND: ClassVar = "result"
     values: Mapping[str, Any]

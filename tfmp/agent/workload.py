@@ -74,6 +74,7 @@ class TrainingWorkload(Workload):
         ports: Those of the first attempt, held already.
         faults: To inject, in the first attempt.
         point: Where the run goes on; ``None``: from the beginning.
+        record: Folder in which the chief keeps the variables after each step; ``None``: they are not kept.
         shm_setup: Where workers join to share memory, if some have another launcher; ``None``: a folder of their own.
         tell: Tells the user a line.
     """
@@ -90,6 +91,7 @@ class TrainingWorkload(Workload):
         faults: Sequence[Fault] = (),
         point: ResumePoint | None = None,
         shm_setup: ShmSetup | None = None,
+        record: Path | None = None,
         tell: Callable[[str], None],
     ) -> None:
         self._config = config
@@ -101,6 +103,7 @@ class TrainingWorkload(Workload):
         self._faults = faults
         self._point = point
         self._shm_setup = shm_setup
+        self._record = record
         self._tell = tell
 
     def check(self) -> None:
@@ -161,9 +164,26 @@ class TrainingWorkload(Workload):
                     shm=shm.join(worker.rank, plan) if shm else None,
                     resume=self._point.to_task() if self._point else None,
                     faults=tuple(fault.to_json() for fault in faults if fault.rank == worker.rank),
+                    record=self._record,
                 ).to_json(),
                 cpus=worker.cpus,
             )
             for worker in plan.workers
             if worker.local
         ]
+
+
+class SingleWorkerWorkload(Workload):
+    """One worker, which is not started again.
+
+    Args:
+        spec: The worker.
+    """
+
+    def __init__(self, spec: WorkerSpec) -> None:
+        self._spec = spec
+
+    @contextmanager
+    def attempt(self) -> Iterator[Attempt]:
+        """See :class:`tfmp.agent.controller.Workload`."""
+        yield Attempt(0, [self._spec], Watch((self._spec.rank,)), noop)

@@ -21,6 +21,7 @@ COMMANDS = {
     "train": ("tfmp.cli.train", "Train on this machine, with worker processes or several devices."),
     "worker": ("tfmp.cli.worker", "Run one worker of a multi-host cluster."),
     "evaluate": ("tfmp.cli.evaluate", "Evaluate a trained model on its test set."),
+    "verify": ("tfmp.cli.verify", "Check that your workers compute what one process does."),
     "bench": ("tfmp.cli.bench", "Measure how training scales on this machine."),
     "doctor": ("tfmp.cli.doctor", "Check this machine and its connection to the cluster."),
     "generate": ("tfmp.cli.generate", "Generate deployment files for Compose, Slurm or Kubernetes."),
@@ -37,6 +38,7 @@ Examples:
   tfmp worker --workers h0:2222,h1:2222 --index 0     on h0; on h1 with --index 1
   tfmp evaluate runs/20260101-120000-mnist
   tfmp launch -n 4 -- python my_script.py
+  tfmp verify --workers 3                 compare with one process of plain Keras
   tfmp bench --quick                      find the best number of workers
 
 \b

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tfmp.agent.controller import Attempt, Controller, Reporter, Workload
-from tfmp.agent.monitor import Watch
+from tfmp.agent.controller import Controller, Reporter
 from tfmp.agent.restart_policy import RestartPolicy
-from tfmp.agent.workload import PRELOAD
+from tfmp.agent.workload import PRELOAD, SingleWorkerWorkload
 from tfmp.config import load_run_config
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK, TfmpError, UsageError
@@ -22,7 +19,7 @@ from tfmp.planning.host import Host
 from tfmp.report.noise import is_noise
 from tfmp.report.summary import print_rows
 from tfmp.rundir.layout import RunFolder
-from tfmp.text import noop, say
+from tfmp.text import say
 from tfmp.workers.fork_client import ForkServer
 from tfmp.workers.fork_group import ForkServerGroup
 from tfmp.workers.group import Line
@@ -65,19 +62,7 @@ def evaluate(run_dir: Path, *, as_json: bool, verbose: bool) -> int:
     start_fork_server = partial(ForkServer.start, PRELOAD, private_network="off", env=env)
     reporter = EvaluationReporter(folder, run_dir, spec.log_path, as_json=as_json, verbose=verbose)
     with SignalInbox(STOP_SIGNALS) as inbox, ForkServerGroup(start_fork_server, inbox) as group:
-        return Controller(group, EvaluationWorkload(spec), RestartPolicy(max_restarts=0), reporter).run()
-
-
-class EvaluationWorkload(Workload):
-    """One worker that evaluates, once."""
-
-    def __init__(self, spec: WorkerSpec) -> None:
-        self._spec = spec
-
-    @contextmanager
-    def attempt(self) -> Iterator[Attempt]:
-        """See :class:`tfmp.agent.controller.Workload`."""
-        yield Attempt(0, [self._spec], Watch((0,)), noop)
+        return Controller(group, SingleWorkerWorkload(spec), RestartPolicy(max_restarts=0), reporter).run()
 
 
 class EvaluationReporter(Reporter):

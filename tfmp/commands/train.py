@@ -66,7 +66,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
                 return EXIT_OK
         dataset = prepare(config.data, tell)
         plan = make_plan(config, dataset.header, host)
-        held = partial(_held, plan.port_count, config.cluster.base_port)
+        held = partial(held_ports, plan.port_count, config.cluster.base_port)
         ports = stack.enter_context(held())
         point = None
         if earlier is not None:
@@ -83,7 +83,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
             stack.enter_context(locked(folder))
 
         env, notices = fork_server_environment(host.environ, plan.workers[0].env, verbose=options.verbosity > 0)
-        start_fork_server = partial(ForkServer.start, PRELOAD, private_network=_private_network(config), env=env)
+        start_fork_server = partial(ForkServer.start, PRELOAD, private_network=private_network(config), env=env)
         inbox = stack.enter_context(SignalInbox(STOP_SIGNALS))
         group = stack.enter_context(
             ForkServerGroup(
@@ -124,7 +124,7 @@ def dry_run(resolved: Resolved, options: TrainOptions) -> int:
     _check(resolved, options)
     dataset = prepare(config.data, say)
     plan = make_plan(config, dataset.header, Host.here())
-    with _held(plan.port_count, config.cluster.base_port) as ports:
+    with held_ports(plan.port_count, config.cluster.base_port) as ports:
         plan = plan.with_ports(ports.ports) if ports else plan
     print_plan(resolved, plan)
     print("dry run: nothing was started")
@@ -138,7 +138,7 @@ def _check(resolved: Resolved, options: TrainOptions) -> None:
     check_user_code(resolved)
 
 
-def _private_network(config: RunConfig) -> Any:
+def private_network(config: RunConfig) -> Any:
     """The user's own model may need the network; ``on`` and ``off`` are obeyed."""
     wanted = config.cluster.private_network
     if not config.cluster.is_multi_process:
@@ -147,6 +147,6 @@ def _private_network(config: RunConfig) -> Any:
     return "off" if wanted == "auto" and own_code else wanted
 
 
-def _held(wanted: int, base_port: int | None) -> AbstractContextManager[HeldPorts | None]:
+def held_ports(wanted: int, base_port: int | None) -> AbstractContextManager[HeldPorts | None]:
     """``wanted`` held ports, or ``None`` for none."""
     return hold_ports(wanted, base_port) if wanted else nullcontext()

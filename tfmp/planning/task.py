@@ -67,6 +67,7 @@ class WorkerTask:
         shm: Where the workers of this host join to share memory; ``None`` if they do not.
         resume: Checkpoint to resume from; ``None``: from the start.
         faults: Faults to inject (see :mod:`tfmp.agent.failures.injection`).
+        record: Folder in which to keep the variables after each step; ``None``: they are not kept.
     """
 
     config: RunConfig
@@ -82,6 +83,7 @@ class WorkerTask:
     shm: ShmJoin | None = None
     resume: ResumeFrom | None = None
     faults: tuple[dict[str, Any], ...] = ()
+    record: Path | None = None
 
     @classmethod
     def planned(
@@ -95,6 +97,7 @@ class WorkerTask:
         shm: ShmJoin | None = None,
         resume: ResumeFrom | None = None,
         faults: tuple[dict[str, Any], ...] = (),
+        record: Path | None = None,
     ) -> WorkerTask:
         """Return the task of a plan's worker; arguments as the attributes of the class."""
         # The launchers' secret is none of the worker's business, in which the user's own code runs.
@@ -113,6 +116,7 @@ class WorkerTask:
             shm=shm,
             resume=resume,
             faults=faults,
+            record=record,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -125,6 +129,7 @@ class WorkerTask:
             "layout": asdict(self.layout),
             "shm": {**asdict(self.shm), "directory": str(self.shm.directory)} if self.shm else None,
             "resume": {"path": str(self.resume.path), "digest": self.resume.digest} if self.resume else None,
+            "record": str(self.record) if self.record else None,
         }
 
     @classmethod
@@ -144,5 +149,6 @@ class WorkerTask:
                 "shm": ShmJoin(**{**shm, "directory": Path(shm["directory"])}) if shm else None,
                 "resume": ResumeFrom(Path(resume["path"]), resume["digest"]) if resume else None,
                 "faults": tuple(values["faults"]),
+                "record": Path(values["record"]) if values["record"] else None,
             }
         )

@@ -1,4 +1,4 @@
-"""Callbacks of tfmp itself: progress for the launcher, and TensorBoard files.
+"""Callbacks of tfmp itself: progress for the launcher, TensorBoard files, recorded steps.
 
 Logs are equal on all workers (see :mod:`tfmp.distribute`), so decisions based on them are the same everywhere.
 """
@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy.typing as npt
 import tensorflow as tf
 
 from tfmp.distribute.control import FitControl
 from tfmp.events import EpochEnd, FirstStep, Progress, Validating, WorkerEvent, encode
 from tfmp.rundir.layout import RunFolder
+from tfmp.trainer.recording import Recording
 
 Send = Callable[[WorkerEvent], None]
 
@@ -160,6 +162,45 @@ class TensorBoardFiles(keras.callbacks.Callback):
         """Close the files."""
         for writer in self._writers.values():
             writer.close()
+
+
+class StepRecorder(keras.callbacks.Callback):
+    """Keeps all variables after each step, and the logs of each epoch, for ``tfmp verify``.
+
+    Args:
+        recording: Where to; ``None``: this worker takes part in reading, another one writes.
+        read: Returns the values of Keras variables. All workers call it together.
+    """
+
+    def __init__(
+        self, recording: Recording | None, read: Callable[[Sequence[Any]], Sequence[npt.NDArray[Any]]]
+    ) -> None:
+        super().__init__()
+        self._recording = recording
+        self._read = read
+        self._step = 0
+        self._epochs: list[dict[str, float]] = []
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Keep the initial weights."""
+        self._keep(self.model.variables)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Keep what the step made of weights and optimizer."""
+        self._step += 1
+        self._keep([*self.model.variables, *self.model.optimizer.variables])
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """Keep what the epoch measured."""
+        self._epochs.append(_numbers(logs))
+        if self._recording is not None:
+            self._recording.write_logs(self._epochs)
+
+    def _keep(self, variables: Sequence[Any]) -> None:
+        unique = list({id(variable): variable for variable in variables}.values())
+        values = self._read(unique)
+        if self._recording is not None:
+            self._recording.write_step(self._step, [variable.path for variable in unique], values)
 
 
 def _numbers(logs: Any) -> dict[str, float]:

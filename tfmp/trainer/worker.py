@@ -13,6 +13,7 @@ import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -24,7 +25,7 @@ from tfmp.checkpoint.format import Checkpoint, load
 from tfmp.config import RunConfig
 from tfmp.config.identity import identity
 from tfmp.data.cache import open_cached
-from tfmp.distribute import StrategySpec, bridge, build_strategy
+from tfmp.distribute import StrategySpec, bridge, build_strategy, read_together
 from tfmp.distribute.control import FitControl
 from tfmp.distribute.feed import Feed, FeedPlan
 from tfmp.distribute.keras_hooks import compute_in_order, peers_may_be_silent_for
@@ -35,9 +36,10 @@ from tfmp.events import FailedAfter, LeftOnRequest, ModelSaved, Ready, UserError
 from tfmp.planning.host import available_cores
 from tfmp.planning.task import ShmJoin, WorkerTask
 from tfmp.rundir.layout import RunFolder
-from tfmp.trainer.callbacks import ProgressReporter, Send, TensorBoardFiles
+from tfmp.trainer.callbacks import ProgressReporter, Send, StepRecorder, TensorBoardFiles
 from tfmp.trainer.faults import FaultInjector
 from tfmp.trainer.model import build_callbacks, build_model, set_precision
+from tfmp.trainer.recording import Recording
 from tfmp.trainer.steps_per_execution import steps_for_user_code
 
 if TYPE_CHECKING:
@@ -80,7 +82,7 @@ def train(task: WorkerTask, channel: EventChannel, control: FitControl) -> None:
 
     setup = _build(task, config, strategy, control)
     history = list(resume.facts["history"]) if resume else []
-    checkpoints = _add_callbacks(setup, task, config, folder, control, history, channel.send)
+    checkpoints = _add_callbacks(setup, task, config, strategy, folder, control, history, channel.send)
     try:
         _fit(setup, task, config, strategy, control, resume, history)
     except StopAgreed:
@@ -161,6 +163,7 @@ def _add_callbacks(
     setup: _Setup,
     task: WorkerTask,
     config: RunConfig,
+    strategy: tf.distribute.Strategy,
     folder: RunFolder,
     control: FitControl,
     history: list[dict[str, Any]],
@@ -187,6 +190,9 @@ def _add_callbacks(
         chief=chief,
         facts={"settings": identity(config), "collective": task.collective.name, "replicas": task.layout.replicas},
     )
+    if task.record is not None:
+        recording = Recording(task.record) if chief else None
+        setup.callbacks.append(StepRecorder(recording, partial(read_together, strategy)))
     injector = None
     if task.faults:
         injector = FaultInjector(list(task.faults), control, steps, folder.checkpoints)
