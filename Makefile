@@ -7,13 +7,17 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: train test test-deploy unit coverage soak bench lint format docs constraints clean
+.PHONY: train test test-models test-deploy unit coverage soak bench lint format docs constraints clean
 
 train: $(VENV)/installed
 	$(BIN)/tfmp train configs/mnist.yaml
 
 test: lint
 	$(BIN)/python -m pytest
+
+# Other models, and faults put into tfmp itself, each compared with plain Keras.
+test-models: $(VENV)/installed-test
+	$(BIN)/python -m pytest tests/models
 
 # Several hosts on this machine (network namespaces), containers, Slurm, MPI: installs and starts what is missing, so root only.
 test-deploy: $(VENV)/installed-deploy

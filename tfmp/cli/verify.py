@@ -47,8 +47,7 @@ def command(settings: Settings, steps: int, precision: str, as_json: bool, verbo
     CONFIG and --set work as in tfmp train: your own data, model and callbacks are checked.
     """
     resolved = settings.resolve()
-    cluster = resolved.config.cluster
-    if cluster.is_multi_process and cluster.worker_count == 1:
+    if resolved.config.cluster.is_multi_process and resolved.origin("cluster.workers") == "default":
         resolved = settings.with_flags({_WORKERS: 2}).resolve()
     from tfmp.commands import verify as job
 
