@@ -148,6 +148,10 @@ class UncaughtException:
     KIND: ClassVar = "exception"
     type: str
     message: str
+    reason: str | None = None
+    """The innermost reason, without what TensorFlow and Keras put around it, as ``Type: text``."""
+    place: str | None = None
+    """The user's own line: ``file:line in function``."""
 
 
 @dataclass(frozen=True)

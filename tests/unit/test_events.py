@@ -59,7 +59,10 @@ WIRE: list[tuple[WorkerEvent, dict[str, Any]]] = [
     (WeightsDigest("abc"), {"event": "weights", "sha256": "abc"}),
     (EvaluationResult({"loss": 0.5, "samples": 7}), {"event": "result", "values": {"loss": 0.5, "samples": 7}}),
     (UserError("nan", "model", None), {"event": "error", "what": "nan", "where": "model", "hint": None}),
-    (UncaughtException("KeyError", "'x'"), {"event": "exception", "type": "KeyError", "message": "'x'"}),
+    (
+        UncaughtException("KeyError", "'x'", "KeyError: 'x'", "a.py:1 in f"),
+        {"event": "exception", "type": "KeyError", "message": "'x'", "reason": "KeyError: 'x'", "place": "a.py:1 in f"},
+    ),
     (FailedAfter(3), {"event": "failed_after", "step": 3}),
     (NotStarted("command not found: x"), {"event": "not_started", "reason": "command not found: x"}),
     (UnknownEvent("found", {"cpus": [1, 2]}), {"event": "found", "cpus": [1, 2]}),

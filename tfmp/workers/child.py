@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TextIO
 
 from tfmp.events import EventChannel, NotStarted, UncaughtException
 from tfmp.workers.linux import set_parent_death_signal
+from tfmp.workers.reason import reason_of
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND
 
 # Higher than the launcher's and the fork server's 0: when memory runs out, the kernel ends a worker, and the launcher
@@ -155,7 +156,15 @@ def _call(order: Mapping[str, Any], channel: EventChannel, stacks_fd: int) -> in
         return _exit_code(leave)
     except BaseException as error:
         # First of all: the order of these events tells a culprit from its victims, and a traceback takes time.
-        channel.send(UncaughtException(type(error).__name__, _shortened(str(error))))
+        reason = reason_of(error)
+        channel.send(
+            UncaughtException(
+                type(error).__name__,
+                _shortened(str(error)),
+                _shortened(f"{reason.type}: {reason.text}"),
+                reason.place,
+            )
+        )
         traceback.print_exc()
         return 1
     return 0

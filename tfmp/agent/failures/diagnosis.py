@@ -107,9 +107,9 @@ class Diagnosis:
         if culprit.asked_to_leave:
             return f"{failed}: it was asked to leave by signal 15 (SIGTERM), and left"
         if culprit.exception is not None and culprit.exit.signal is None:
-            lines = (line.strip() for line in culprit.exception.message.splitlines())
-            first_line = next(filter(None, lines), "")[:_MESSAGE_CHARS]
-            return f"{failed}: {culprit.exception.type}: {first_line}"
+            reason = culprit.exception.reason or f"{culprit.exception.type}: {culprit.exception.message.strip()}"
+            lines = (line.strip() for line in reason.splitlines())
+            return f"{failed}: {next(filter(None, lines), '')[:_MESSAGE_CHARS].removesuffix('.')}"
         return f"{failed}: {culprit.exit.describe()}"
 
     def to_error(self) -> TfmpError:
@@ -200,6 +200,8 @@ class Diagnosis:
         where = f"worker {culprit.rank}" + (f" ({address})" if address else "") + f" on {platform.node()}"
         if len(self.culprits) > 1 and not self.independent:
             where += f"; workers {', '.join(map(str, sorted(self.culprits)))} alike"
+        if culprit.exception is not None and culprit.exception.place is not None and culprit.error is None:
+            where = f"{culprit.exception.place}, {where}"
         return where
 
     def _after_step(self, culprit: Evidence) -> str:

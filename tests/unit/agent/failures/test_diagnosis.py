@@ -240,6 +240,16 @@ def test_workers_that_never_were_ready_are_named() -> None:
     assert (error.exit_code, told().short()) == (1, "the run failed")
 
 
+def test_an_exception_is_told_by_its_innermost_reason_and_the_users_line() -> None:
+    raised = UncaughtException(
+        "ValueError", "in user code:\n\n  File …", "KeyError: no label 11.\nmore", "model.py:7 in call"
+    )
+    error = told(WorkerExit(0, 11, 1, None, "failed"), known={0: {"exception": raised}}).to_error()
+    assert error.what == "worker 0 failed: KeyError: no label 11, before its first step"
+    assert error.where is not None
+    assert error.where.startswith("model.py:7 in call, worker 0")
+
+
 def test_an_exception_is_told_by_its_first_line() -> None:
     raised = UncaughtException("ValueError", "\n  bad label 11\nof row 7")
     found = told(WorkerExit(0, 11, 1, None, "failed"), known={0: {"exception": raised}})
@@ -248,7 +258,7 @@ def test_an_exception_is_told_by_its_first_line() -> None:
     assert killed.short() == "worker 0 failed: signal 9 (SIGKILL)", "how it ended counts for more"
     long = UncaughtException("ValueError", "x" * 1000)
     assert told(WorkerExit(0, 11, 1, None, "failed"), known={0: {"exception": long}}).short() == (
-        f"worker 0 failed: ValueError: {'x' * 300}"
+        f"worker 0 failed: {('ValueError: ' + 'x' * 300)[:300]}"
     )
 
 
