@@ -96,6 +96,22 @@ def test_sigterm_to_a_worker_ends_a_run_without_restarts_and_is_named(tmp_path: 
     assert "taken along: worker 0" in done.err
 
 
+def test_own_code_opens_no_port_to_others(tmp_path: Path) -> None:
+    """TensorFlow's server answers everyone: a lone worker starts none, several are in a network of their own."""
+    lone = ("configs/smoke.yaml", "--workers", 1, "--epochs", 1, *hook("listens_nowhere"))
+    done = run_program("train", *lone, "--run-dir", tmp_path / "lone")
+    assert done.code == 0, done.text
+    assert "network is not private" not in done.err
+    several = ("configs/smoke.yaml", "--workers", 2, "--epochs", 1, "--collective", "ring")
+    done = run_program("train", *several, *hook("has_a_private_network"), "-q", "--run-dir", tmp_path / "several")
+    if "network is not private" not in done.err:  # where the kernel refuses it, that is said although -q is given
+        assert done.code == 0, done.text
+    done = run_program("train", *several, *hook("has_a_private_network"), "-q", "--run-dir", tmp_path / "open",
+                       "--max-restarts", 0, "--set", "cluster.private_network=off")  # fmt: skip
+    assert done.code == 1
+    assert "warning: the workers' network is not private: as asked (cluster.private_network). Whoever" in done.err
+
+
 def test_a_worker_that_raises_is_named_with_its_last_lines(tmp_path: Path) -> None:
     done = run_program("train", *_SHORT, *hook("worker_1_raises"), "--run-dir", tmp_path / "run")
     assert done.code == 1

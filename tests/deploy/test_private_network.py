@@ -72,7 +72,7 @@ def test_the_port_is_refused_from_outside_and_only_there_where_the_network_is_pr
 def test_without_a_private_network_the_port_is_open_and_that_is_said(tmp_path: Path) -> None:
     found, text = _outcomes(tmp_path, "off")
     assert found == [0, 0]
-    assert "note: the workers' network is not private: as asked (cluster.private_network)" in text
+    assert "warning: the workers' network is not private: as asked (cluster.private_network)" in text
 
 
 def _python_for_all() -> str:

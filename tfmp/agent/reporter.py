@@ -98,12 +98,12 @@ class TrainingReporter(Reporter):
         server = event.server
         self.recorder.note("fork_server_ready", import_s=server.import_s, private_network=server.private_network)
         # Workers of several hosts have no private network to miss.
-        if server.network_note and self._plan.layout.is_multi_process and self._all_local:
-            wanted = self._config.cluster.private_network
-            reason = "the run has code of your own, which may need the network" if wanted == "auto" else "as asked"
-            if server.network_note != NOT_ASKED:
-                reason = server.network_note
-            self._view.say(f"note: the workers' network is not private: {reason} (cluster.private_network)")
+        if server.network_note and self._plan.layout.needs_server and self._all_local:
+            reason = "as asked" if server.network_note == NOT_ASKED else server.network_note
+            eprint(
+                f"warning: the workers' network is not private: {reason} (cluster.private_network). Whoever reaches "
+                "TensorFlow's ports on this machine can read and write your files through them"
+            )
 
     def on_event(self, rank: int, event: WorkerEvent) -> None:
         """See :class:`tfmp.agent.controller.Reporter`."""

@@ -139,12 +139,10 @@ def _check(resolved: Resolved, options: TrainOptions) -> None:
 
 
 def private_network(config: RunConfig) -> Any:
-    """The user's own model may need the network; ``on`` and ``off`` are obeyed."""
-    wanted = config.cluster.private_network
-    if not config.cluster.is_multi_process:
-        return "off"
-    own_code = config.model.factory is not None or config.training.callbacks
-    return "off" if wanted == "auto" and own_code else wanted
+    """Where no server listens there is nothing to protect, and the user's own code may use the network."""
+    cluster = config.cluster
+    alone = not cluster.is_multi_process or cluster.worker_count == 1
+    return "off" if alone and cluster.private_network == "auto" else cluster.private_network
 
 
 def held_ports(wanted: int, base_port: int | None) -> AbstractContextManager[HeldPorts | None]:

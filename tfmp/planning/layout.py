@@ -46,8 +46,16 @@ class Layout:
 
     @property
     def is_multi_process(self) -> bool:
-        """Whether the workers form a cluster: each has an address and a TF_CONFIG, even a single one."""
+        """Whether the workers may be several processes, even if it is a single one."""
         return self.kind == "multi-worker"
+
+    @property
+    def needs_server(self) -> bool:
+        """Whether workers reach each other through TensorFlow's server: each then has an address and a TF_CONFIG.
+
+        The server answers everyone who reaches its port, without authentication.
+        """
+        return self.is_multi_process and self.workers > 1
 
     @property
     def replicas(self) -> int:

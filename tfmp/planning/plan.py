@@ -43,7 +43,7 @@ class WorkerPlan:
         task_type: ``chief`` or ``worker``.
         task_index: Its index among the tasks of that type.
         address: ``host:port``; ``None`` without a cluster, or before the ports are known.
-        tf_config: Its TF_CONFIG; ``None`` if it has no address.
+        tf_config: Its TF_CONFIG; ``None`` if it has no address or is alone.
     """
 
     rank: int
@@ -65,8 +65,10 @@ class WorkerPlan:
         return self.env.get("TF_NUM_INTRAOP_THREADS")
 
     def in_cluster(self, cluster: ClusterSpec) -> WorkerPlan:
-        """Return the same worker with its task, address and TF_CONFIG."""
+        """Return the same worker with its task, address and TF_CONFIG, which a lone worker does not get."""
         task_type, task_index = cluster.task(self.rank)
+        if cluster.size == 1:  # with a TF_CONFIG, TensorFlow would start its server
+            return replace(self, task_type=task_type, task_index=task_index, address=str(cluster.address(self.rank)))
         tf_config = make_tf_config(cluster, task_type, task_index)
         return replace(
             self,
@@ -117,7 +119,7 @@ class Plan:
     @property
     def port_count(self) -> int:
         """Number of ports that :meth:`with_ports` expects: one for each worker without an address."""
-        return sum(worker.address is None for worker in self.workers) if self.layout.is_multi_process else 0
+        return sum(worker.address is None for worker in self.workers) if self.layout.needs_server else 0
 
     def with_ports(self, ports: Sequence[int]) -> Plan:
         """Return the plan of a local run with a port for each worker, by rank.
@@ -280,7 +282,7 @@ def _workers(
                 local=local is not None,
                 env={} if local is None else {**env, GPU_VARIABLE: ",".join(gpus)} if gpus else dict(env),
                 # With an inherited cluster TensorFlow would wait for peers that have no part in this run.
-                unset=() if layout.is_multi_process else ("TF_CONFIG",),
+                unset=() if layout.needs_server else ("TF_CONFIG",),
                 cpus=pins[local] if local is not None else None,
                 gpus=gpus,
                 replicas=layout.replicas_per_worker,

@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import keras
+import psutil
 
 
 def _rank() -> int:
@@ -103,3 +104,24 @@ def needs_what_is_not_there() -> keras.callbacks.Callback:
 
     made: keras.callbacks.Callback = no_such_module.make()
     return made
+
+
+def listens_nowhere() -> keras.callbacks.Callback:
+    """Fail if this process listens on a port."""
+
+    class Listens(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            found = [c.laddr for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN]
+            assert not found, f"listens on {found}"
+
+    return Listens()
+
+
+def has_a_private_network() -> keras.callbacks.Callback:
+    """Fail if this process sees more than its own loopback."""
+
+    class Sees(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            assert list(psutil.net_if_addrs()) == ["lo"], psutil.net_if_addrs()
+
+    return Sees()

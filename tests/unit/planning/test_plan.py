@@ -252,6 +252,15 @@ def test_ports_come_last() -> None:
     assert made.with_ports((8, 9)).workers[0].address == "127.0.0.1:8", "each attempt may have others"
 
 
+def test_a_lone_worker_starts_no_server() -> None:
+    made = plan(workers=1, environ={"TF_CONFIG": "{}"})
+    assert made.port_count == 0
+    (worker,) = made.workers
+    assert ("TF_CONFIG" in worker.env, worker.unset, worker.tf_config) == (False, ("TF_CONFIG",), None)
+    (found,) = plan(cluster=ClusterSpec.from_addresses(["h0:1"]), ranks=(0,)).workers
+    assert ("TF_CONFIG" in found.env, found.address, found.tf_config) == (False, "h0:1", None)
+
+
 def test_who_has_addresses_needs_no_ports() -> None:
     mirrored = plan(**MIRRORED, cluster__devices=2)
     assert mirrored.port_count == 0

@@ -28,6 +28,14 @@ _BY_MESSAGE = (
     ),
     ("Could not start gRPC server", "a port is taken by another program: leave out --base-port, or choose another"),
     ("No space left on device", "the disk is full: free some space, or use another --run-dir"),
+    *(
+        (
+            message,
+            "the workers' network is private: --set cluster.private_network=off gives them the machine's, and opens "
+            "TensorFlow's ports to everyone who reaches it. Better: download beforehand",
+        )
+        for message in ("Temporary failure in name resolution", "Name or service not known", "Network is unreachable")
+    ),
     ("command not found", "give the program as in a shell: tfmp launch -n 2 -- python script.py"),
     ("trying to compile graph", "XLA cannot compile this model: leave out training.jit_compile"),
     ("OOM when allocating tensor", "out of memory: a smaller --batch-size, a smaller model, or fewer workers"),
