@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from tfmp.text import noop
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,7 @@ class TrainOptions:
         faults: Faults to inject in the first attempt, as typed.
         tee: Show every line that the workers print, as their logs have it.
         log_workers: Ranks whose lines are shown; ``None``: all.
+        on_folder: Called with the run folder once it is claimed.
     """
 
     config_file: Path | None = None
@@ -29,3 +34,4 @@ class TrainOptions:
     faults: tuple[str, ...] = ()
     tee: bool = False
     log_workers: frozenset[int] | None = None
+    on_folder: Callable[[Path], Any] = noop

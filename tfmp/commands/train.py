@@ -60,6 +60,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         earlier = earlier_run(config.run.dir, options.resume, tell)
         if earlier is not None:
             stack.enter_context(locked(earlier))
+            options.on_folder(earlier.path)
             check_same_run(earlier, resolved)
             if (epochs := finished_epochs(earlier, config)) is not None:
                 tell(nothing_left(earlier.path, epochs))
@@ -81,6 +82,7 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         )
         if earlier is None:
             stack.enter_context(locked(folder))
+            options.on_folder(folder.path)
 
         env, notices = fork_server_environment(host.environ, plan.workers[0].env, verbose=options.verbosity > 0)
         start_fork_server = partial(ForkServer.start, PRELOAD, private_network=private_network(config), env=env)
