@@ -34,25 +34,52 @@ class KeyFlag:
 
 
 KEY_FLAGS = (
-    KeyFlag("--workers", "cluster.workers", "N", "Number of worker processes on this machine."),
-    KeyFlag("--strategy", "cluster.strategy", "NAME", "multi-worker (processes) or mirrored (devices in one process)."),
-    KeyFlag("--devices", "cluster.devices", "N", "Number of devices for --strategy mirrored."),
+    KeyFlag("--workers", "cluster.workers", "N", "Number of worker processes on this machine.  [default: 1]"),
     KeyFlag(
-        "--collective", "cluster.collective", "NAME", "How to sum gradients: auto, shm, hierarchical, ring or nccl."
+        "--strategy",
+        "cluster.strategy",
+        "NAME",
+        "multi-worker (processes) or mirrored (devices in one process).  [default: multi-worker]",
     ),
-    KeyFlag("--epochs", "training.epochs", "N", "Number of passes over the training samples."),
-    KeyFlag("--batch-size", "training.batch_size", "N", "GLOBAL batch size: samples per step across all workers."),
+    KeyFlag(
+        "--devices", "cluster.devices", "N", "Number of devices for --strategy mirrored  [default: all GPUs, or 1 CPU]"
+    ),
+    KeyFlag(
+        "--collective",
+        "cluster.collective",
+        "NAME",
+        "How to sum gradients: auto, shm, hierarchical, ring or nccl.  [default: auto]",
+    ),
+    KeyFlag("--epochs", "training.epochs", "N", "Number of passes over the training samples.  [default: 5]"),
+    KeyFlag(
+        "--batch-size",
+        "training.batch_size",
+        "N",
+        "GLOBAL batch size: samples per step across all workers.  [default: 256]",
+    ),
     KeyFlag("--steps-per-epoch", "training.steps_per_epoch", "N", "Steps per epoch  [default: every sample once]"),
-    KeyFlag("--learning-rate", "training.learning_rate", "X", "Learning rate after warm-up."),
-    KeyFlag("--seed", "training.seed", "N", "Seed for initial weights, sample order and dropout."),
+    KeyFlag("--learning-rate", "training.learning_rate", "X", "Learning rate after warm-up.  [default: 0.008]"),
+    KeyFlag("--seed", "training.seed", "N", "Seed for initial weights, sample order and dropout.  [default: 0]"),
     KeyFlag("--run-dir", "run.dir", "DIR", "Run folder  [default: runs/<date>-<time>-<name>]"),
     KeyFlag("--base-port", "cluster.base_port", "PORT", "Port of worker 0  [default: free ports]"),
-    KeyFlag("--start-timeout", "cluster.start_timeout_s", "SECONDS", "Time limit for all workers to become ready."),
-    KeyFlag("--max-restarts", "run.max_restarts", "N", "How many times to restart all workers after a failure."),
+    KeyFlag(
+        "--start-timeout",
+        "cluster.start_timeout_s",
+        "SECONDS",
+        "Time limit for all workers to become ready.  [default: 300]",
+    ),
+    KeyFlag(
+        "--max-restarts",
+        "run.max_restarts",
+        "N",
+        "How many times to restart all workers after a failure.  [default: 3]",
+    ),
     KeyFlag(
         "--hang-timeout", "run.hang_timeout_s", "SECONDS", "Stop the workers after this long without a finished step."
     ),
-    KeyFlag("--grace-period", "run.grace_period_s", "SECONDS", "Time between the stop request and SIGKILL."),
+    KeyFlag(
+        "--grace-period", "run.grace_period_s", "SECONDS", "Time between the stop request and SIGKILL.  [default: 10]"
+    ),
 )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from tfmp.cli.options import KEY_FLAGS, Settings, output_options, settings_options
@@ -17,9 +19,9 @@ Examples:
 Exit codes: 0 equal, 1 different, or the run failed, 2 invalid usage or configuration.
 """
 
-_NAMES = ("--workers", "--strategy", "--devices", "--collective", "--batch-size", "--learning-rate", "--seed")
-_FLAGS = [flag for flag in KEY_FLAGS if flag.name in _NAMES]
-_WORKERS = next(flag for flag in KEY_FLAGS if flag.name == "--workers")
+_NAMES = ("--strategy", "--devices", "--collective", "--batch-size", "--learning-rate", "--seed")
+_WORKERS = replace(KEY_FLAGS[0], help="Number of worker processes on this machine.  [default: 2]")
+_FLAGS = [_WORKERS, *(flag for flag in KEY_FLAGS[1:] if flag.name in _NAMES)]
 
 
 @click.command("verify", epilog=_EPILOG)

@@ -14,7 +14,7 @@ from tests.conftest import Done
 from tfmp import __version__
 from tfmp.cli.app import COMMANDS, _exit_code
 from tfmp.cli.options import KEY_FLAGS
-from tfmp.config import schema_keys
+from tfmp.config import RunConfig, schema_keys
 
 
 @pytest.fixture
@@ -48,6 +48,16 @@ def test_each_command_has_help_with_examples(inside: Callable[..., Done], name: 
 
 def test_every_flag_for_a_key_names_one_that_exists() -> None:
     assert {flag.key for flag in KEY_FLAGS} <= set(schema_keys())
+
+
+def test_help_names_the_defaults_of_the_schema() -> None:
+    for flag in KEY_FLAGS:
+        default: Any = RunConfig()
+        for part in flag.key.split("."):
+            default = getattr(default, part)
+        if default is not None:
+            text = f"{default:g}" if isinstance(default, float) else str(default)
+            assert flag.help.endswith(f"  [default: {text}]"), flag.name
 
 
 @pytest.mark.parametrize(
