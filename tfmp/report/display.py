@@ -48,14 +48,19 @@ class LiveDisplay(PlainDisplay):
         super().__init__(out)
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.table import Column
 
         self._console = Console(file=self._out, highlight=False)
         self._progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=12),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[facts]}", markup=False),
+            # On a narrow terminal the facts are cut; otherwise rich takes from every column, the blanks between them too.
+            TextColumn(
+                "{task.fields[facts]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+            ),
+            expand=True,
             console=self._console,
             transient=True,
             refresh_per_second=refresh_per_second,

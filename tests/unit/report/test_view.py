@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
+
+from rich.console import Console
 
 from tfmp.events import EpochEnd, Progress, Ready, Validating
 from tfmp.report.display import LiveDisplay, PlainDisplay
@@ -68,3 +71,14 @@ def test_the_live_view_keeps_finished_lines_and_removes_its_bar() -> None:
     live.on_event(0, EPOCH)
     live.close()
     assert "epoch 1/5  loss 0.2500" in out.getvalue()
+
+
+def test_a_narrow_terminal_cuts_the_facts_and_nothing_else() -> None:
+    display = LiveDisplay(io.StringIO())
+    display.update(
+        title="epoch 3/10", done=118, total=235, facts="118/235  loss 0.1234  accuracy 0.9712  123,456 samples/s"
+    )
+    page = io.StringIO()
+    Console(file=page, width=60).print(display._progress.get_renderable())
+    display.close()
+    assert re.search(r" epoch 3/10 \S+ +\d:\d\d:\d\d 118/235  loss 0\.1234 .*…$", page.getvalue().rstrip())
