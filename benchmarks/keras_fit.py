@@ -15,8 +15,8 @@ BATCH, EPOCHS = int(sys.argv[1]), int(sys.argv[2])
 BEGAN = time.time()
 
 data = prepare(RunConfig().data).open()
-x, y = np.asarray(data.train.images) / np.float32(255), np.asarray(data.train.labels)
-x_test, y_test = np.asarray(data.validation.images) / np.float32(255), np.asarray(data.validation.labels)
+x, y = np.asarray(data.train.x) / np.float32(255), np.asarray(data.train.y)
+x_test, y_test = np.asarray(data.validation.x) / np.float32(255), np.asarray(data.validation.y)
 
 
 class Clock(keras.callbacks.Callback):

@@ -20,7 +20,7 @@ import pytest
 
 from tests.conftest import ROOT, Done, Run, run_program
 from tfmp.errors import EXIT_TERMINATED
-from tfmp.report.noise import is_noise
+from tfmp.noise import is_noise
 
 _HOOKS = "tests.train.programs.hooks"
 _SHORT = ("--workers", 2, "--epochs", 1, "--set", "data.limit_train=1000", "--set", "data.limit_validation=100",

@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from tests.train.conftest import mirrored
+from tfmp.data.arrays import SplitArrays
 from tfmp.distribute import bridge
 from tfmp.distribute.feed import Feed, FeedPlan
 
@@ -71,7 +72,7 @@ def train_bridged(
     jit_compile: Any = False,
 ) -> tuple[Any, dict[str, list[float]]]:
     """The same through the bridge, on ``replicas`` replicas."""
-    images, labels = samples()
+    split = SplitArrays(*samples())
     strategy = mirrored(replicas)
 
     def plan(batch: int, shuffle: bool) -> FeedPlan:
@@ -80,7 +81,7 @@ def train_bridged(
     with strategy.scope():
         model = make()
         model.steps_per_execution = steps_per_execution
-        feed, validation_feed = Feed(images, labels, plan(BATCH, True)), Feed(images, labels, plan(50, False))
+        feed, validation_feed = Feed(split, plan(BATCH, True)), Feed(split, plan(50, False))
         bridge(model, feed=feed, validation_feed=validation_feed, jit_compile=jit_compile)
     history = model.fit(
         feed.dataset(strategy),

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from tests.train.small import SAMPLES, build, difference, train_bridged, train_plain
 from tfmp.checkpoint.export import weights_sha256
+from tfmp.data.arrays import SplitArrays
 from tfmp.data.order import epoch_plan
 from tfmp.distribute import feed as feed_module
 from tfmp.distribute import keras_hooks
@@ -123,7 +124,7 @@ def test_every_sample_is_seen_exactly_once_an_epoch(monkeypatch: pytest.MonkeyPa
     ids = np.arange(SAMPLES, dtype=np.int32)
     original = feed_module.Feed.__init__
     monkeypatch.setattr(
-        feed_module.Feed, "__init__", lambda self, images, labels, plan: original(self, images, ids, plan)
+        feed_module.Feed, "__init__", lambda self, split, plan: original(self, SplitArrays(split.x, ids), plan)
     )
 
     def make() -> Any:

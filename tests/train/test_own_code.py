@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import keras
+import numpy as np
 import pytest
 
 from tests.train.conftest import mirrored
@@ -14,6 +15,7 @@ from tests.train.small import build, dataset
 from tfmp.checkpoint.export import save_model
 from tfmp.commands.evaluate import _shown
 from tfmp.config import resolve
+from tfmp.data.arrays import DatasetArrays, SplitArrays
 from tfmp.distribute import bridge
 from tfmp.errors import TfmpError
 from tfmp.trainer.model import build_callbacks, build_model
@@ -21,8 +23,9 @@ from tfmp.trainer.model import build_callbacks, build_model
 
 def test_a_model_that_could_not_be_saved_is_refused_before_it_is_trained() -> None:
     config = resolve(None, ["model.factory=tests.train.programs.models:unsaveable"]).config
+    split = SplitArrays(np.zeros((1, 5)), np.zeros(1, np.int32))
     with mirrored(1).scope(), pytest.raises(TfmpError, match="could not be saved after the training") as caught:
-        build_model(config, (5,), 3, total_steps=10)
+        build_model(config, DatasetArrays("made up", split, split, classes=3), total_steps=10)
     assert "get_config" in str(caught.value.hint)
 
 

@@ -13,6 +13,7 @@ from tests.train.conftest import mirrored
 from tests.train.small import BATCH, CLASSES, FEATURES, SAMPLES, SEED, samples
 from tfmp.checkpoint.callback import CheckpointCallback, CheckpointPolicy, ResumableCallbackList, StopAgreed
 from tfmp.checkpoint.format import Checkpoint, load
+from tfmp.data.arrays import SplitArrays
 from tfmp.distribute import FitControl, bridge
 from tfmp.distribute.feed import Feed, FeedPlan
 from tfmp.events import CheckpointSaved, WorkerEvent
@@ -58,7 +59,7 @@ class Fit:
     def __init__(
         self, folder: Path, replicas: int, stop_after: int = 0, resume: Checkpoint | None = None, per_execution: int = 4
     ) -> None:
-        images, labels = samples()
+        split = SplitArrays(*samples())
         keras.config.set_floatx("float64")  # fixtures of a module come before the one that does this
         keras.config.set_dtype_policy("float64")
         strategy = mirrored(replicas)
@@ -70,7 +71,7 @@ class Fit:
         with strategy.scope():
             self.model = model = build()
             model.steps_per_execution = per_execution
-            feed, validation = Feed(images, labels, plan(BATCH, True)), Feed(images, labels, plan(50, False))
+            feed, validation = Feed(split, plan(BATCH, True)), Feed(split, plan(50, False))
             bridge(model, feed=feed, validation_feed=validation, control=control)
         self.folder = folder
         folder.mkdir(exist_ok=True)

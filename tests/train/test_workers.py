@@ -74,7 +74,7 @@ def test_one_worker_computes_what_plain_keras_does(trained: Callable[..., Run]) 
         ]
     )
     plain.compile(keras.optimizers.SGD(0.05), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    images, labels = np.asarray(arrays.train.images)[:1504][order] / 255.0, np.asarray(arrays.train.labels)[:1504]
+    images, labels = np.asarray(arrays.train.x)[:1504][order] / 255.0, np.asarray(arrays.train.y)[:1504]
     plain.fit(images, labels[order], batch_size=100, shuffle=False, verbose=0)
     pairs = zip(plain.get_weights(), model_of(run).get_weights(), strict=True)
     assert max(float(np.abs(a - b).max()) for a, b in pairs) <= 1e-8
@@ -85,7 +85,7 @@ def test_val_accuracy_is_what_plain_keras_measures(trained: Callable[..., Run], 
     optimizer = "adam" if workers == 3 else "sgd"
     run = trained("--workers", workers, *_EXACT, *_OPTIMIZERS[optimizer])
     arrays = mnist()
-    images, labels = np.asarray(arrays.validation.images)[:1000] / 255.0, np.asarray(arrays.validation.labels)[:1000]
+    images, labels = np.asarray(arrays.validation.x)[:1000] / 255.0, np.asarray(arrays.validation.y)[:1000]
     loss, accuracy = model_of(run).evaluate(images, labels, batch_size=1000, verbose=0)
     assert run.summary["val_accuracy"] == accuracy
     assert run.summary["val_loss"] == pytest.approx(loss, abs=1e-7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from tfmp.events import EpochEnd, Progress, WeightsDigest, WorkerEvent
-from tfmp.report.noise import complains_of_a_peer, is_noise
+from tfmp.noise import complains_of_a_peer, is_noise
 
 _TRACEBACK = "Traceback (most recent call last)"
 #: Events of a worker that is well: what looked like its last words was not.

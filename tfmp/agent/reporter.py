@@ -16,7 +16,7 @@ from tfmp.agent.monitor import Monitor
 from tfmp.agent.restart_policy import Restart
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
 from tfmp.events import CheckpointFailed, Progress, WorkerEvent
-from tfmp.report.noise import is_noise
+from tfmp.noise import is_noise
 from tfmp.report.summary import print_rows, summary_rows
 from tfmp.report.view import make_view
 from tfmp.rundir.layout import write_json

@@ -176,6 +176,26 @@ def choose(folder: RunFolder, tell: Tell) -> ResumePoint | None:
     return None if found is None else ResumePoint(*found)
 
 
+def check_same_data(point: ResumePoint | None, data_sha256: str) -> None:
+    """Refuse to resume on other samples than those the run was trained on.
+
+    Args:
+        point: Where the run resumes. A checkpoint of an older tfmp does not name its samples.
+        data_sha256: Of the samples now.
+
+    Raises:
+        UsageError: They differ.
+    """
+    before = point.header.facts.get("data_sha256", data_sha256) if point else data_sha256
+    if before != data_sha256:
+        raise UsageError(
+            f"the samples are not those that the run was trained on: expected data {before[:12]}, "
+            f"received {data_sha256[:12]}",
+            where="--resume",
+            hint="restore the data, or start a new run without --resume",
+        )
+
+
 def same_collective(config: RunConfig, point: ResumePoint | None, replicas: int) -> RunConfig:
     """Let ``auto`` mean what it meant when the run began: other sums round differently.
 

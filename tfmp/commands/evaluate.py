@@ -14,9 +14,9 @@ from tfmp.config import load_run_config
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_OK, TfmpError, UsageError
 from tfmp.events import EvaluationResult, WorkerEvent
+from tfmp.noise import is_noise
 from tfmp.planning.environment import fork_server_environment, thread_env
 from tfmp.planning.host import Host
-from tfmp.report.noise import is_noise
 from tfmp.report.summary import print_rows
 from tfmp.rundir.layout import RunFolder
 from tfmp.text import say

@@ -140,7 +140,7 @@ def _deployment(options: GenerateOptions, config: RunConfig, folder: Path) -> De
     values = ((key, getattr(config.data, key)) for key in _DATA_KEYS)
     own_code = [reference for reference in (config.model.factory, *config.training.callbacks) if reference]
     return Deployment(
-        name=run_name(config.run.name, file),
+        name=run_name(config.run.name, file, config.data.name),
         workers=options.workers,
         made_by=options.command,
         config=_seen_from(folder, file, absolute=options.target == "slurm"),

@@ -13,6 +13,7 @@ from tfmp.agent.options import TrainOptions
 from tfmp.agent.reporter import TrainingReporter
 from tfmp.agent.restart_policy import RestartPolicy
 from tfmp.agent.resume import (
+    check_same_data,
     check_same_run,
     choose,
     earlier_run,
@@ -73,11 +74,12 @@ def train(resolved: Resolved, options: TrainOptions) -> int:
         if earlier is not None:
             update_saved_config(earlier, resolved)
             point = choose(earlier, tell)
+            check_same_data(point, dataset.header.data_sha256)
             config = same_collective(config, point, plan.replicas)
             plan = make_plan(config, dataset.header, host)
         folder = earlier or claim_run_folder(
             config.run.dir,
-            lambda: default_run_dir(config.run.name, options.config_file, datetime.now()),
+            lambda: default_run_dir(config.run.name, options.config_file, config.data.name, datetime.now()),
             resolved.to_yaml(),
         )
         if earlier is None:

@@ -22,16 +22,23 @@ if TYPE_CHECKING:
 
 
 def check_user_code(resolved: Resolved) -> None:
-    """Check that ``model.factory`` and ``training.callbacks`` name existing functions.
+    """Check that all functions that a configuration names exist.
 
     Raises:
         UsageError: A module cannot be found or parsed, or has no such function.
     """
     config = resolved.config
-    named = [("model.factory", config.model.factory)] if config.model.factory else []
-    named += [("training.callbacks", reference) for reference in config.training.callbacks]
+    training = config.training
+    named = [
+        ("model.factory", config.model.factory),
+        ("data.factory", config.data.factory),
+        ("training.loss", training.loss),
+        *(("training.metrics", name) for name in training.metric_names),
+        *(("training.callbacks", reference) for reference in training.callbacks),
+    ]
     for key, reference in named:
-        _check(reference, where=f"{key} ({resolved.origin(key)})")
+        if reference is not None and ":" in reference:
+            _check(reference, where=f"{key} ({resolved.origin(key)})")
 
 
 def _check(reference: str, where: str) -> None:

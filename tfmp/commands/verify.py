@@ -18,11 +18,11 @@ from tfmp.commands.user_code import check_user_code
 from tfmp.data.cache import prepare
 from tfmp.errors import EXIT_FAILED, EXIT_OK, TfmpError
 from tfmp.events import EvaluationResult, WorkerEvent
+from tfmp.noise import is_noise
 from tfmp.planning.environment import fork_server_environment, thread_env
 from tfmp.planning.host import Host
 from tfmp.planning.plan import make_plan
 from tfmp.planning.task import WorkerTask
-from tfmp.report.noise import is_noise
 from tfmp.report.output import lasting_output
 from tfmp.report.summary import print_rows
 from tfmp.rundir.claim import claim_run_folder

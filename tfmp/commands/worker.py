@@ -26,6 +26,7 @@ from tfmp.agent.placement import (
 )
 from tfmp.agent.restart_policy import RestartPolicy
 from tfmp.agent.resume import (
+    check_same_data,
     finished_message,
     nothing_left,
     point_from_leader,
@@ -214,6 +215,7 @@ def _train(
     plan = settled
     earlier = prepared.going_on.folder
     point = point_from_leader(told, config.run.dir) if place.rank else prepared.going_on.point
+    check_same_data(point, prepared.dataset.header.data_sha256)
     folder = _claim(resolved, options, cluster, place.rank, earlier)
     if options.common.verbosity >= 0:
         say(f"run folder: {folder.path}")
@@ -247,6 +249,7 @@ def _claim(
     section = resolved.config.cluster.model_copy(
         update={"workers": tuple(map(str, cluster.addresses)), "base_port": None, "rendezvous": None}
     )
+    config = resolved.config
     run = Resolved(resolved.config.model_copy(update={"cluster": section}), resolved.origins)
     if earlier is not None:
         update_saved_config(earlier, run)
@@ -254,7 +257,7 @@ def _claim(
     suffix = f"-worker-{rank}" if rank else ""
 
     def default() -> Path:
-        folder = default_run_dir(resolved.config.run.name, options.common.config_file, datetime.now())
+        folder = default_run_dir(config.run.name, options.common.config_file, config.data.name, datetime.now())
         return folder.with_name(folder.name + suffix)
 
     return claim_run_folder(own_dir(resolved.config.run.dir, rank), default, run.to_yaml())

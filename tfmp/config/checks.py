@@ -13,12 +13,40 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig
 
-_IDX_KEYS = ("train_images", "train_labels", "validation_images", "validation_labels")
+#: By data set, the keys that it needs and those that it takes.
+_DATA_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "idx": (("train_images", "train_labels", "validation_images", "validation_labels"), ("classes",)),
+    "npz": (("path",), ("classes",)),
+    "csv": (("path", "target"), ("validation_path", "validation_fraction", "columns", "classes")),
+    "images": (("path",), ("validation_path", "validation_fraction", "image_size")),
+    "mnist": ((), ("classes",)),
+}
 _CLIP_KEYS = ("clipnorm", "global_clipnorm", "clipvalue")
-# The built-in MLP has one output per class; any other loss or metric would be broadcast against it.
-_CLASSIFIER_METRICS = (
+#: What the built-in MLP can be measured by: any other metric would be broadcast against its outputs. By loss; what is
+#: not listed is a loss on numbers.
+_CLASS_METRICS = (
     "accuracy", "sparse_categorical_accuracy", "sparse_top_k_categorical_accuracy", "sparse_categorical_crossentropy",
 )  # fmt: skip
+_ONE_HOT_METRICS = (
+    "accuracy", "categorical_accuracy", "top_k_categorical_accuracy", "categorical_crossentropy", "auc", "precision",
+    "recall", "mean_squared_error",
+)  # fmt: skip
+_YES_NO_METRICS = (
+    "accuracy", "binary_accuracy", "binary_crossentropy", "auc", "precision", "recall", "mean_squared_error",
+)  # fmt: skip
+_NUMBER_METRICS = (
+    "mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error", "root_mean_squared_error",
+    "r2_score", "cosine_similarity",
+)  # fmt: skip
+_METRICS = {
+    "sparse_categorical_crossentropy": _CLASS_METRICS,
+    "categorical_crossentropy": _ONE_HOT_METRICS,
+    "categorical_focal_crossentropy": _ONE_HOT_METRICS,
+    "kl_divergence": _ONE_HOT_METRICS,
+    "categorical_hinge": _ONE_HOT_METRICS,
+    "binary_crossentropy": _YES_NO_METRICS,
+    "binary_focal_crossentropy": _YES_NO_METRICS,
+}
 
 
 @dataclass(frozen=True)
@@ -53,41 +81,55 @@ def _model(config: RunConfig) -> Iterator[Contradiction]:
                     f"remove model.{key} and set it in {model.factory}",
                 )
         return
-    if training.loss != "sparse_categorical_crossentropy":
+    if ":" in training.loss:
         yield Contradiction(
             ("training.loss",),
-            "training.loss: the built-in MLP has one output per class: expected sparse_categorical_crossentropy, "
-            f"received {training.loss}",
-            "remove training.loss, or set model.factory to your own model",
+            f"training.loss: the built-in MLP chooses its outputs by the loss, and does not know {training.loss}",
+            "use a loss of Keras, or set model.factory to your own model",
         )
-    for metric in training.metrics:
-        if metric not in _CLASSIFIER_METRICS:
+        return
+    fitting = _METRICS.get(training.loss, _NUMBER_METRICS)
+    for metric in training.metric_names:
+        if metric not in fitting and ":" not in metric:
             yield Contradiction(
                 ("training.metrics",),
-                f"training.metrics: the built-in MLP has one output per class, for which {metric} is not defined",
-                f"use {', '.join(_CLASSIFIER_METRICS)}; or set model.factory to your own model",
+                f"training.metrics: {metric} is not defined for the outputs that the built-in MLP has with the loss "
+                f"{training.loss}",
+                f"use {', '.join(fitting)}; or set model.factory to your own model",
             )
 
 
 def _data(config: RunConfig) -> Iterator[Contradiction]:
     data = config.data
-    owners = {"idx": _IDX_KEYS, "npz": ("path",)}
-    for dataset, keys in owners.items():
-        given = [key for key in keys if getattr(data, key) is not None]
-        missing = [f"data.{key}" for key in keys if key not in given]
-        if data.dataset == dataset and missing:
-            yield Contradiction(
-                ("data.dataset",),
-                f"data.dataset: {dataset} requires {', '.join(missing)}",
-                f"set {missing[0]} to a file",
-            )
-        if data.dataset != dataset:
-            for key in given:
+    if data.factory is not None:
+        for key in sorted({key for keys in _DATA_KEYS.values() for part in keys for key in part} | {"dataset"}):
+            if getattr(data, key) != type(data).model_fields[key].default:
                 yield Contradiction(
-                    (f"data.{key}", "data.dataset"),
-                    f"data.{key} is for the data set {dataset}, but data.dataset is {data.dataset}",
-                    f"set data.dataset to {dataset}, or remove data.{key}",
+                    (f"data.{key}", "data.factory"),
+                    f"data.{key} has no effect on the samples that data.factory returns",
+                    f"remove data.{key}",
                 )
+        return
+    required, optional = _DATA_KEYS[data.dataset]
+    missing = [f"data.{key}" for key in required if getattr(data, key) is None]
+    if missing:
+        yield Contradiction(
+            ("data.dataset",), f"data.dataset: {data.dataset} requires {', '.join(missing)}", f"set {missing[0]}"
+        )
+    owners: dict[str, list[str]] = {}
+    for dataset, (needed, taken) in _DATA_KEYS.items():
+        for key in (*needed, *taken):
+            owners.setdefault(key, []).append(dataset)
+    for key, datasets in owners.items():
+        given = getattr(data, key) != type(data).model_fields[key].default
+        if given and key not in (*required, *optional):
+            names = " and ".join(filter(None, [", ".join(datasets[:-1]), datasets[-1]]))
+            yield Contradiction(
+                (f"data.{key}", "data.dataset"),
+                f"data.{key} is for the data set{'s' if len(datasets) > 1 else ''} {names}, but data.dataset is "
+                f"{data.dataset}",
+                f"set data.dataset to {datasets[0]}, or remove data.{key}",
+            )
 
 
 def _sample_counts(config: RunConfig) -> Iterator[Contradiction]:

@@ -93,6 +93,12 @@ def _describe(hint: Any) -> str:
 
 
 def _choices(hint: Any) -> tuple[str, ...]:
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(filter(None, map(_choices, get_args(hint))), ())
+    if get_origin(hint) is Annotated:
+        for extra in hint.__metadata__:
+            if isinstance(extra, Expect) and extra.names:
+                return extra.names
     bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     if get_origin(bare) is tuple:
         return _choices(get_args(bare)[0])
@@ -100,6 +106,8 @@ def _choices(hint: Any) -> tuple[str, ...]:
 
 
 def _item(hint: Any) -> str:
+    if get_origin(hint) in (Union, types.UnionType):
+        return next(filter(None, map(_item, get_args(hint))), "")
     bare = get_args(hint)[0] if get_origin(hint) is Annotated else hint
     return _describe(get_args(bare)[0]) if get_origin(bare) is tuple else ""
 

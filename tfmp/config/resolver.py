@@ -285,8 +285,8 @@ def _hint(detail: ErrorDetails, info: KeyInfo, received: object) -> str | None:
     """Return what to write instead of a refused value."""
     if received is None:
         return f"remove the key to use the default, {dump.value_text(info.default)}"
-    if detail["type"] == "value_error":
-        return str(detail["ctx"]["error"]) or None
+    if detail["type"] == "value_error" and (text := str(detail["ctx"]["error"])):
+        return text
     if isinstance(received, Scalar):
         if received.style == "plain" and received.boolean is not None:
             word = "on" if received.boolean else "off"

@@ -8,6 +8,7 @@ A :class:`RunConfig` is immutable and complete: no other source of settings is n
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
 
@@ -19,6 +20,8 @@ from tfmp.config.types import (
     read_bool,
     read_int,
     read_list,
+    read_name_or_reference,
+    read_names,
     read_number,
     read_path,
     read_reference,
@@ -31,9 +34,15 @@ from tfmp.config.types import (
 
 @dataclass(frozen=True)
 class Expect:
-    """What a key expects, as errors and the reference put it: ``expected <text>, received …``."""
+    """What a key expects, as errors and the reference put it: ``expected <text>, received …``.
+
+    Args:
+        text: What it expects.
+        names: Names that it offers, if it takes others too.
+    """
 
     text: str
+    names: tuple[str, ...] = ()
 
 
 T = TypeVar("T")
@@ -63,6 +72,17 @@ FilePath: TypeAlias = Annotated[Path, BeforeValidator(read_path), Expect("a path
 # Absolute, so that the configuration in a run folder names the same files from anywhere.
 DataPath: TypeAlias = Annotated[Path, BeforeValidator(read_path), AfterValidator(Path.absolute), Expect("a path")]
 Reference: TypeAlias = Annotated[str, BeforeValidator(read_reference), Expect("a package.module:function")]
+Names: TypeAlias = Annotated[tuple[Text, ...], BeforeValidator(read_names), Expect("a name or a list of names")]
+LossName: TypeAlias = Annotated[
+    str,
+    BeforeValidator(partial(read_name_or_reference, names=choices.LOSSES)),
+    Expect(f"one of {', '.join(choices.LOSSES)}, or a package.module:name", choices.LOSSES),
+]
+MetricName: TypeAlias = Annotated[
+    str,
+    BeforeValidator(partial(read_name_or_reference, names=choices.METRICS)),
+    Expect(f"one of {', '.join(choices.METRICS)}, or a package.module:name", choices.METRICS),
+]
 RunName: TypeAlias = Annotated[str, BeforeValidator(read_run_name), Expect("a name without slashes")]
 Word: TypeAlias = Annotated[T, BeforeValidator(read_word)]
 List: TypeAlias = Annotated[tuple[T, ...], BeforeValidator(read_list)]
@@ -107,7 +127,13 @@ class DataConfig(Section):
 
     dataset: Word[choices.Dataset] = Field(
         default="mnist",
-        description="`mnist` comes with tfmp. `idx` reads four IDX files (optionally gzipped). `npz` reads one file.",
+        description="`mnist` comes with tfmp. `idx` reads four IDX files (optionally gzipped), `npz` one file, `csv` "
+        "one or two tables, `images` a folder with a subfolder per class.",
+    )
+    factory: Reference | None = Field(
+        default=None,
+        description="Function that returns your own training and validation samples, in place of `dataset`: arrays of "
+        "any structure, an object with `__len__` and `__getitem__`, or a data set of batches.",
     )
     train_images: DataPath | None = Field(default=None, description="IDX file of the training images (`idx` only).")
     train_labels: DataPath | None = Field(default=None, description="IDX file of the training labels (`idx` only).")
@@ -118,10 +144,33 @@ class DataConfig(Section):
         default=None, description="IDX file of the validation labels (`idx` only)."
     )
     path: DataPath | None = Field(
-        default=None, description="NPZ file with the arrays `x_train`, `y_train`, `x_test` and `y_test` (`npz` only)."
+        default=None,
+        description="`npz`: file with the arrays `x_train`, `y_train`, `x_test` and `y_test`. `csv`: the table, with "
+        "column names in its first line. `images`: the folder.",
+    )
+    validation_path: DataPath | None = Field(
+        default=None,
+        description="The same for validation (`csv`, `images`). null: part of `path`, see `validation_fraction`.",
+    )
+    validation_fraction: Factor = Field(
+        default=0.1,
+        description="Fraction of the samples of `path` to validate on, drawn at random but always the same (`csv`, "
+        "`images`, without `validation_path`).",
+    )
+    target: Names | None = Field(
+        default=None, description="Name of the column to predict, or several names (`csv` only)."
+    )
+    columns: Names | None = Field(
+        default=None, description="Names of the columns to predict from (`csv` only). null: all others."
+    )
+    image_size: List[Count] | None = Field(
+        default=None,
+        description="Height and width to resize images to, e.g. `[32, 32]` (`images` only). null: all have one size.",
     )
     classes: Count | None = Field(
-        default=None, description="Number of classes. null: 10 for `mnist`, otherwise the largest label plus one."
+        default=None,
+        description="Number of classes (`mnist`, `idx`, `npz`, `csv`). null: 10 for `mnist`, otherwise the largest "
+        "label plus one.",
     )
     limit_train: SampleLimit | None = Field(
         default=None,
@@ -137,6 +186,11 @@ class DataConfig(Section):
     cache_dir: FilePath | None = Field(
         default=None, description="Directory for decoded data. null: your cache directory."
     )
+
+    @property
+    def name(self) -> str:
+        """Name of the data set, for run folders and reports."""
+        return self.dataset if self.factory is None else self.factory.replace(":", ".")
 
 
 class TrainingConfig(Section):
@@ -173,12 +227,21 @@ class TrainingConfig(Section):
     )
     global_clipnorm: Positive | None = Field(default=None, description="Maximum L2 norm of all gradients together.")
     clipvalue: Positive | None = Field(default=None, description="Maximum absolute value of each gradient element.")
-    loss: Word[choices.Loss] = Field(
+    loss: LossName = Field(
         default="sparse_categorical_crossentropy",
-        description="Keras loss on integer labels. The built-in MLP has one output per class and needs the default.",
+        description="Keras loss, or your own as package.module:name. The default is for class numbers. The built-in "
+        "MLP ends with a softmax for class numbers and one-hot rows, a sigmoid for `binary_crossentropy`, and no "
+        "activation otherwise.",
     )
-    metrics: List[Word[choices.Metric]] = Field(
-        default=("accuracy",), description="Keras metrics for training and validation. May be empty."
+    metrics: List[MetricName] | None = Field(
+        default=None,
+        description="Keras metrics for training and validation, or your own as package.module:name. May be empty. "
+        "null: `accuracy` for a cross-entropy, otherwise none.",
+    )
+    class_weight: List[NonNegative] | None = Field(
+        default=None,
+        description="One number per class, in their order: how much a training sample of the class counts in the loss. "
+        "null: all count alike.",
     )
     precision: Word[choices.Precision] = Field(
         default="float32",
@@ -211,6 +274,13 @@ class TrainingConfig(Section):
         default=(),
         description="Functions, as package.module:function, that take no arguments and return a Keras callback.",
     )
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        """The metrics, also where the configuration leaves them to the loss."""
+        if self.metrics is not None:
+            return self.metrics
+        return ("accuracy",) if self.loss.endswith("crossentropy") else ()
 
 
 class ClusterConfig(Section):

@@ -259,6 +259,25 @@ def read_reference(value: object) -> str:
     return text
 
 
+def read_names(value: object) -> object:
+    """Read a list; a single name is a list of one."""
+    return (value,) if isinstance(value, str | Scalar) else read_list(value)
+
+
+def read_name_or_reference(value: object, names: tuple[str, ...]) -> str:
+    """Read one of ``names``, or ``package.module:name``.
+
+    Raises:
+        ValueError: The text is neither.
+    """
+    text = read_text(value)
+    if ":" in text:
+        return read_reference(value)
+    if text not in names:
+        raise ValueError("")
+    return text
+
+
 def read_run_name(value: object) -> str:
     """Read the name of a run, which becomes part of a folder name.
 

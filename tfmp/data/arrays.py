@@ -5,12 +5,14 @@ Legend: n samples of one split, … the dimensions of one image (or of any dense
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tfmp.data.structure import Tree, leaves, transform
 from tfmp.errors import UsageError
 
 IMAGE_DTYPES = ("uint8", "float16", "float32", "float64")
@@ -19,38 +21,84 @@ _SCAN_ELEMENTS = 1 << 20  # limits the temporary memory of the check for finite 
 
 @dataclass(frozen=True)
 class SplitArrays:
-    """One split.
+    """One split. Each part is an array [n, …], or arrays nested in dictionaries, lists and tuples.
 
     Attributes:
-        images: [n, …], uint8 (0 to 255) or a float type, as the source has it: not scaled.
-        labels: [n], int32, 0 to classes - 1.
+        x: The inputs, as the source has them: not scaled.
+        y: The targets. Class numbers are integers from 0 on.
+        sample_weight: The weight of each sample in the loss; ``None``: 1.
     """
 
-    images: NDArray[Any]
-    labels: NDArray[np.int32]
+    x: Tree
+    y: Tree
+    sample_weight: Tree = None
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(next(array for _, array in leaves(self.x)))
+
+    @property
+    def parts(self) -> tuple[Tree, ...]:
+        """``(x, y)`` or ``(x, y, sample_weight)``, as Keras takes them."""
+        return (self.x, self.y) if self.sample_weight is None else (self.x, self.y, self.sample_weight)
+
+    def first(self, limit: int | None) -> SplitArrays:
+        """Return the first ``limit`` samples; ``None``: all."""
+        return SplitArrays(*transform(lambda array: array[:limit], (self.x, self.y, self.sample_weight)))
+
+    def take(self, index: NDArray[Any]) -> SplitArrays:
+        """Return the samples ``index`` [b]."""
+        return SplitArrays(*transform(lambda array: array[index], (self.x, self.y, self.sample_weight)))
+
+    def class_weighted(self, weights: Sequence[float] | None) -> SplitArrays:
+        """Return the split with each sample weighted by its class, ``y`` [n]; ``None``: as it is."""
+        if weights is None:
+            return self
+        by_class = np.asarray(weights, np.float64)[np.asarray(self.y).reshape(-1)]
+        return SplitArrays(self.x, self.y, by_class if self.sample_weight is None else by_class * self.sample_weight)
+
+    def rows(self, index: NDArray[Any], *, scaled: bool, floatx: str) -> tuple[Tree, ...]:
+        """Return the samples ``index`` [b] as the model sees them: floats as ``floatx``, pixels from 0 to 1."""
+        scale = np.asarray(255.0, floatx)
+
+        def taken(array: NDArray[Any]) -> NDArray[Any]:
+            rows = np.asarray(array[index])
+            if scaled and array.dtype == np.uint8:
+                return np.asarray(rows.astype(floatx) / scale)
+            return rows.astype(floatx) if array.dtype.kind == "f" else rows
+
+        found: tuple[Tree, ...] = transform(taken, self.parts)
+        return found
 
 
 @dataclass(frozen=True)
 class DatasetArrays:
-    """A checked data set: both splits have the same image shape and type, and every label is below ``classes``."""
+    """A checked data set: both splits have the same structure, shapes and types.
+
+    Attributes:
+        name: For messages and reports.
+        train: The training samples.
+        validation: The validation samples.
+        classes: Number of classes; 0 if the targets are no class numbers.
+        scaled: Whether uint8 inputs are the pixels of images, to be divided by 255.
+        sha256: Of the prepared file (hex); empty before it is written.
+    """
 
     name: str
     train: SplitArrays
     validation: SplitArrays
     classes: int
+    scaled: bool = False
+    sha256: str = ""
 
     @property
-    def image_shape(self) -> tuple[int, ...]:
-        """Shape of one image, without the sample dimension."""
-        return tuple(self.train.images.shape[1:])
+    def input_shape(self) -> Any:
+        """Shape of one sample's inputs, without the sample dimension: a tuple, or tuples nested as the inputs are."""
+        return transform(lambda array: tuple(array.shape[1:]), self.train.x)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the images' elements."""
-        return self.train.images.dtype
+    def target_shape(self) -> Any:
+        """Shape of one sample's targets: ``()`` for a number; nested as the targets are."""
+        return transform(lambda array: tuple(array.shape[1:]), self.train.y)
 
 
 @dataclass(frozen=True)
@@ -96,6 +144,7 @@ def build_dataset(name: str, train: RawSplit, validation: RawSplit, classes: int
         SplitArrays(train_images, _check_range(train_labels, classes, train.labels_where)),
         SplitArrays(validation_images, _check_range(validation_labels, classes, validation.labels_where)),
         classes,
+        scaled=True,
     )
 
 
@@ -123,11 +172,12 @@ def _check_images(images: NDArray[Any], where: str) -> NDArray[Any]:
         raise UsageError("expected at least 1 sample, received 0", where=where)
     native = np.ascontiguousarray(images, dtype=images.dtype.newbyteorder("="))
     if native.dtype.kind == "f":
-        _check_finite(native, where)
+        check_finite(native, where)
     return native
 
 
-def _check_finite(images: NDArray[Any], where: str) -> None:
+def check_finite(images: NDArray[Any], where: str) -> None:
+    """Raise :class:`UsageError` if an array [n, …] holds a NaN or an infinity, with the sample."""
     samples = max(1, _SCAN_ELEMENTS // (images.size // len(images)))
     for start in range(0, len(images), samples):
         block = images[start : start + samples].reshape(min(samples, len(images) - start), -1)
@@ -135,7 +185,7 @@ def _check_finite(images: NDArray[Any], where: str) -> None:
         if bad.any():
             row, column = np.argwhere(bad)[0]
             raise UsageError(
-                f"expected finite pixels, received {block[row, column]} in sample {start + int(row)}", where=where
+                f"expected finite numbers, received {block[row, column]} in sample {start + int(row)}", where=where
             )
 
 

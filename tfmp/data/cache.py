@@ -25,6 +25,7 @@ from tfmp.data.entry import (
     remove_temporaries,
     write_entry,
 )
+from tfmp.data.factory import make_entry
 from tfmp.data.sources import DataSettings, PathText, find_source
 from tfmp.errors import TfmpError
 from tfmp.text import noop
@@ -68,6 +69,9 @@ def prepare(
         UsageError: The source is missing or damaged, or its arrays do not match. Nothing was written.
         TfmpError: It cannot be written anywhere.
     """
+    if data.factory is not None:
+        # What the function reads is not known, so nothing is kept for another run.
+        return make_entry(data.factory, _private_directory(), notice)
     source = find_source(data)
     stem = f"{source.name}-v{FORMAT_VERSION}-{source.key[:32]}"
     directory = cache_directory(data.cache_dir)

@@ -10,25 +10,27 @@ import hashlib
 import json
 import math
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from tfmp.data.structure import describe, leaves, rebuild
 from tfmp.errors import TfmpError
 from tfmp.rundir.layout import atomic_write, write_text
 
 if TYPE_CHECKING:
     from tfmp.data.arrays import DatasetArrays
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ALIGNMENT_BYTES = 4096
-ARRAY_NAMES = ("train_images", "train_labels", "validation_images", "validation_labels")
+SPLITS = ("train", "validation")
 _CHUNK_BYTES = 1 << 20
 _ORDER = "<" if sys.byteorder == "little" else ">"
 # numpy's type strings, so that a header can be checked without numpy.
-_ITEM_BYTES = {"|u1": 1, f"{_ORDER}f2": 2, f"{_ORDER}f4": 4, f"{_ORDER}f8": 8, f"{_ORDER}i4": 4}
+_TYPE = re.compile(rf"(?:\|[uib]1|{_ORDER}[uif][248]|\|S[1-9]\d{{0,6}})")
 
 
 class DamagedEntryError(Exception):
@@ -44,9 +46,14 @@ class ArrayLayout:
     offset_bytes: int
 
     @property
+    def is_text(self) -> bool:
+        """Whether the elements are strings."""
+        return self.dtype[1] == "S"
+
+    @property
     def end_bytes(self) -> int:
         """Offset just behind the array."""
-        return self.offset_bytes + math.prod(self.shape) * _ITEM_BYTES[self.dtype]
+        return self.offset_bytes + math.prod(self.shape) * int(self.dtype[2:])
 
 
 @dataclass(frozen=True)
@@ -54,16 +61,20 @@ class DatasetHeader:
     """The contents of a prepared data set; readable without numpy.
 
     Attributes:
-        name: ``mnist``, ``idx`` or ``npz``.
-        classes: Number of classes.
+        name: Name of the data set.
+        classes: Number of classes; 0 if the targets are no class numbers.
+        scaled: Whether uint8 inputs are the pixels of images, to be divided by 255.
+        structure: Of one split, ``(x, y, sample_weight)``: see :func:`tfmp.data.structure.describe`.
         data_file: Name of the data file, in the folder of the header.
         data_bytes: Its size.
         data_sha256: Its SHA-256 (hex).
-        arrays: Layout by array name (:data:`ARRAY_NAMES`).
+        arrays: Layout by array name: the split, a slash, and the number of the array in the structure.
     """
 
     name: str
     classes: int
+    scaled: bool
+    structure: Any
     data_file: str
     data_bytes: int
     data_sha256: str
@@ -72,17 +83,26 @@ class DatasetHeader:
     @property
     def train_samples(self) -> int:
         """Number of training samples."""
-        return self.arrays["train_images"].shape[0]
+        return self.arrays["train/0"].shape[0]
 
     @property
     def validation_samples(self) -> int:
         """Number of validation samples."""
-        return self.arrays["validation_images"].shape[0]
+        return self.arrays["validation/0"].shape[0]
 
     @property
-    def image_shape(self) -> tuple[int, ...]:
-        """Shape of one image, without the sample dimension."""
-        return self.arrays["train_images"].shape[1:]
+    def inputs(self) -> list[ArrayLayout]:
+        """The training inputs, one after the other."""
+        return self._part(0)
+
+    @property
+    def targets(self) -> list[ArrayLayout]:
+        """The training targets, one after the other."""
+        return self._part(1)
+
+    def _part(self, part: int) -> list[ArrayLayout]:
+        numbers = [number for _, number in leaves(rebuild(self.structure, range(len(self.arrays)))[part])]
+        return [self.arrays[f"train/{number}"] for number in numbers]
 
     def to_json(self) -> str:
         """Return the header file's text."""
@@ -101,8 +121,8 @@ class DatasetHeader:
                 raise DamagedEntryError("its header has another format")
             layouts = raw.pop("arrays")
             arrays = {
-                name: ArrayLayout(layouts[name]["dtype"], tuple(layouts[name]["shape"]), layouts[name]["offset_bytes"])
-                for name in ARRAY_NAMES
+                name: ArrayLayout(layout["dtype"], tuple(layout["shape"]), layout["offset_bytes"])
+                for name, layout in layouts.items()
             }
             header = cls(arrays=arrays, **raw)
             sound = _is_sound(header)
@@ -138,20 +158,19 @@ class CachedDataset:
 
         from tfmp.data.arrays import DatasetArrays, SplitArrays
 
-        def mapped(name: str) -> Any:
-            layout = self.header.arrays[name]
+        def mapped(layout: ArrayLayout) -> Any:
             array = np.memmap(
                 self.data_path, dtype=layout.dtype, mode="c", offset=layout.offset_bytes, shape=layout.shape
             )
             return array.view(np.ndarray)
 
-        images, labels, validation_images, validation_labels = (mapped(name) for name in ARRAY_NAMES)
-        return DatasetArrays(
-            self.header.name,
-            SplitArrays(images, labels),
-            SplitArrays(validation_images, validation_labels),
-            self.header.classes,
-        )
+        def split(name: str) -> SplitArrays:
+            arrays = [mapped(self.header.arrays[f"{name}/{i}"]) for i in range(len(self.header.arrays) // 2)]
+            return SplitArrays(*rebuild(self.header.structure, arrays))
+
+        train, validation = map(split, SPLITS)
+        header = self.header
+        return DatasetArrays(header.name, train, validation, header.classes, header.scaled, header.data_sha256)
 
 
 def load_entry(path: Path, *, verify: bool) -> CachedDataset:
@@ -218,13 +237,12 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
     Raises:
         OSError: It cannot be written; nothing is left behind.
     """
-    arrays = dict(
-        zip(
-            ARRAY_NAMES,
-            (dataset.train.images, dataset.train.labels, dataset.validation.images, dataset.validation.labels),
-            strict=True,
-        )
-    )
+    train, validation = ((split.x, split.y, split.sample_weight) for split in (dataset.train, dataset.validation))
+    arrays = {
+        f"{name}/{i}": array
+        for name, split in zip(SPLITS, (train, validation), strict=True)
+        for i, (_, array) in enumerate(leaves(split))
+    }
     layouts: dict[str, ArrayLayout] = {}
     digest = hashlib.sha256()
     data_path = directory / f"{stem}.bin"
@@ -239,7 +257,16 @@ def write_entry(directory: Path, stem: str, dataset: DatasetArrays) -> CachedDat
                     digest.update(chunk)
                     file.write(chunk)
             position = layouts[name].end_bytes
-    header = DatasetHeader(dataset.name, dataset.classes, data_path.name, position, digest.hexdigest(), layouts)
+    header = DatasetHeader(
+        dataset.name,
+        dataset.classes,
+        dataset.scaled,
+        describe(train),
+        data_path.name,
+        position,
+        digest.hexdigest(),
+        layouts,
+    )
     path = directory / f"{stem}.json"
     write_text(path, header.to_json())
     return CachedDataset(path, header)
@@ -266,7 +293,12 @@ def _is_sound(header: DatasetHeader) -> bool:
         all(type(number) is int and number >= 0 for number in numbers)
         and all(isinstance(text, str) for text in texts)
         and header.data_file == Path(header.data_file).name
+        and type(header.scaled) is bool
+        and all(_TYPE.fullmatch(layout.dtype) for layout in header.arrays.values())
         and all(layout.end_bytes <= header.data_bytes for layout in header.arrays.values())
         and all(layout.offset_bytes % ALIGNMENT_BYTES == 0 for layout in header.arrays.values())
         and all(math.prod(layout.shape) > 0 for layout in header.arrays.values())
+        and set(header.arrays) == {f"{split}/{i}" for split in SPLITS for i in range(len(header.arrays) // 2)}
+        and len(header.inputs) > 0
+        and len(header.targets) > 0
     )

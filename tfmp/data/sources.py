@@ -1,4 +1,4 @@
-"""Sources of a data set: the embedded MNIST, IDX files, or an NPZ archive."""
+"""Sources of a data set: the embedded MNIST, IDX files, an NPZ archive, tables, or folders of images."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tfmp.errors import UsageError
 
 if TYPE_CHECKING:
-    from tfmp.data.arrays import DatasetArrays, RawSplit
+    from tfmp.data.arrays import DatasetArrays, RawSplit, SplitArrays
 
 PathText = str | os.PathLike[str]
 
@@ -29,7 +29,9 @@ MNIST_SHA256 = {
 MNIST_CLASSES = 10
 IDX_KEYS = ("train_images", "train_labels", "validation_images", "validation_labels")
 # Part of every cache key. Increase it when the same source decodes into other arrays.
-DECODER_VERSION = 1
+DECODER_VERSION = 2
+# Validation samples drawn from the training samples are always the same ones.
+_SPLIT_SEED = 0
 
 
 class DataSettings(Protocol):
@@ -47,6 +49,18 @@ class DataSettings(Protocol):
     def validation_labels(self) -> PathText | None: ...
     @property
     def path(self) -> PathText | None: ...
+    @property
+    def validation_path(self) -> PathText | None: ...
+    @property
+    def validation_fraction(self) -> float: ...
+    @property
+    def target(self) -> tuple[str, ...] | None: ...
+    @property
+    def columns(self) -> tuple[str, ...] | None: ...
+    @property
+    def image_size(self) -> tuple[int, ...] | None: ...
+    @property
+    def factory(self) -> str | None: ...
     @property
     def classes(self) -> int | None: ...
     @property
@@ -90,20 +104,22 @@ class Source:
     """A data set whose key is known without reading it, and which can be read into checked arrays.
 
     Attributes:
-        name: ``mnist``, ``idx`` or ``npz``.
-        files: Configuration key to file; empty for the embedded MNIST.
+        name: ``mnist``, ``idx``, ``npz``, ``csv`` or ``images``.
+        files: Configuration key (for images, and the class and number) to file; empty for the embedded MNIST.
         classes: Number of classes; ``None`` means the largest label plus one.
+        settings: Further settings that the arrays depend on.
     """
 
     name: str
     files: Mapping[str, SourceFile]
     classes: int | None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
         """SHA-256 (hex) of everything that determines the arrays: paths, sizes, times, or embedded checksums."""
         files = {role: [str(file.path), file.size_bytes, file.mtime_ns] for role, file in self.files.items()}
-        identity = [DECODER_VERSION, self.name, self.classes, files or MNIST_SHA256]
+        identity = [DECODER_VERSION, self.name, self.classes, files or MNIST_SHA256, dict(self.settings)]
         return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
     def load(self) -> DatasetArrays:
@@ -114,15 +130,21 @@ class Source:
         """
         from tfmp.data.arrays import build_dataset
 
-        if self.name == "mnist":
-            train, validation = _load_mnist()
-        elif self.name == "idx":
-            train, validation = _load_idx({role: file.path for role, file in self.files.items()})
+        if self.name == "csv":
+            dataset = _load_tables(self)
+        elif self.name == "images":
+            dataset = _load_images(self)
         else:
-            train, validation = _load_npz(self.files["path"].path)
+            if self.name == "mnist":
+                train, validation = _load_mnist()
+            elif self.name == "idx":
+                train, validation = _load_idx({role: file.path for role, file in self.files.items()})
+            else:
+                train, validation = _load_npz(self.files["path"].path)
+            dataset = build_dataset(self.name, train, validation, self.classes)
         for role, file in self.files.items():
-            file.check_unchanged(f"data.{role}")
-        return build_dataset(self.name, train, validation, self.classes)
+            file.check_unchanged(f"data.{role.partition('/')[0]}")
+        return dataset
 
 
 def find_source(data: DataSettings) -> Source:
@@ -143,16 +165,96 @@ def find_source(data: DataSettings) -> Source:
                 strict=True,
             )
         )
-    elif data.dataset == "npz":
+    elif data.dataset in ("npz", "csv", "images"):
         paths = {"path": data.path}
     else:
-        raise UsageError(f"expected mnist, idx or npz, received {data.dataset!r}", where="data.dataset")
-    files = {}
+        raise UsageError(f"expected mnist, idx, npz, csv or images, received {data.dataset!r}", where="data.dataset")
+    if data.dataset in ("csv", "images") and data.validation_path is not None:
+        paths["validation_path"] = data.validation_path
+    files: dict[str, SourceFile] = {}
     for role, path in paths.items():
         if not path:
             raise UsageError(f"expected a file for data.dataset={data.dataset}, received none", where=f"data.{role}")
-        files[role] = SourceFile.find(path, f"data.{role}")
-    return Source(data.dataset, files, data.classes)
+        if data.dataset == "images":
+            files |= _image_files(Path(path), role)
+        else:
+            files[role] = SourceFile.find(path, f"data.{role}")
+    return Source(data.dataset, files, data.classes, _settings(data))
+
+
+def _settings(data: DataSettings) -> dict[str, Any]:
+    if data.dataset == "csv":
+        return {"fraction": data.validation_fraction, "target": data.target or (), "columns": data.columns}
+    if data.dataset == "images":
+        if data.image_size is not None and len(data.image_size) != 2:
+            raise UsageError(
+                f"expected height and width, received {len(data.image_size)} numbers", where="data.image_size"
+            )
+        return {"fraction": data.validation_fraction, "size": data.image_size}
+    return {}
+
+
+def _image_files(folder: Path, role: str) -> dict[str, SourceFile]:
+    from tfmp.data.folders import list_images
+
+    where = f"data.{role}"
+    classes = list_images(folder.expanduser().absolute(), where)
+    return {
+        f"{role}/{name}/{file.name}": SourceFile.find(file, where) for name, paths in classes.items() for file in paths
+    }
+
+
+def _load_tables(source: Source) -> DatasetArrays:
+    from tfmp.data.collect import build_from_splits
+    from tfmp.data.tables import read_table, split_columns
+
+    tables = {role: read_table(file.path) for role, file in source.files.items()}
+    settings = source.settings
+    train, validation = split_columns(
+        tables["path"], tables.get("validation_path"), settings["target"], settings["columns"]
+    )
+    return build_from_splits(
+        "csv", *_divided(train, validation, settings), where=str(tables["path"].path), classes=source.classes
+    )
+
+
+def _load_images(source: Source) -> DatasetArrays:
+    from tfmp.data.arrays import SplitArrays
+    from tfmp.data.collect import build_from_splits
+    from tfmp.data.folders import read_images
+
+    roles: dict[str, dict[str, list[Path]]] = {}
+    for role, file in source.files.items():
+        key, name, _ = role.split("/", 2)
+        roles.setdefault(key, {}).setdefault(name, []).append(file.path)
+    names = sorted(roles["path"])
+    for name in roles.get("validation_path", {}):
+        if name not in names:
+            raise UsageError(
+                f"expected classes of the training images, received {name!r}",
+                where="data.validation_path",
+                hint=f"the classes are {', '.join(names)}",
+            )
+    splits = {key: SplitArrays(*read_images(classes, names, source.settings["size"])) for key, classes in roles.items()}
+    divided = _divided(splits["path"], splits.get("validation_path"), source.settings)
+    return build_from_splits("images", *divided, where="data.path", classes=len(names), scaled=True)
+
+
+def _divided(
+    train: SplitArrays, validation: SplitArrays | None, settings: Mapping[str, Any]
+) -> tuple[SplitArrays, SplitArrays]:
+    """Both splits; without one for validation, part of the other, drawn at random but always the same."""
+    import numpy as np
+
+    if validation is not None:
+        return train, validation
+    count = max(1, round(len(train) * settings["fraction"]))
+    if count >= len(train):
+        raise UsageError(
+            f"expected more than {count} samples, to validate on part of them, received {len(train)}", where="data.path"
+        )
+    order = np.random.default_rng(_SPLIT_SEED).permutation(len(train))
+    return train.take(np.sort(order[count:])), train.take(np.sort(order[:count]))
 
 
 def _load_mnist() -> tuple[RawSplit, RawSplit]:

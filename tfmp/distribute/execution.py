@@ -29,11 +29,15 @@ class IndexedFeed(Protocol):
     int32 [K, P], ``n_local`` int32 [K], ``n_global`` int32 [K] and ``steps`` int32 [].
     """
 
+    @property
+    def rows(self) -> int:
+        """Rows per replica (P)."""
+
     def batch_spec(self) -> Any:
-        """Specs of one replica's ``(x, y)``, as the model sees them."""
+        """Specs of one replica's ``(x, y)`` or ``(x, y, sample_weight)``, as the model sees them."""
 
     def gather(self, index: tf.Tensor) -> Any:
-        """The batch ``(x, y)`` of the sample numbers ``index`` [P]."""
+        """The batch of the sample numbers ``index`` [P]."""
 
 
 class Execution:
@@ -156,7 +160,7 @@ class Execution:
             autograph=self._autograph,
         )
         self._replica_step = step.replica_step
-        self._local_step, self._rows = step, feed.batch_spec()[0].shape[0]
+        self._local_step, self._rows = step, feed.rows
 
         def run(iterator: Any, wishes: tf.Tensor) -> Any:
             block = first_local(self._strategy, iterator.get_next())

@@ -13,10 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import keras
 import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from tfmp.data.arrays import SplitArrays
 from tfmp.data.order import epoch_plan
 from tfmp.distribute.keras_hooks import endless_adapter
 
@@ -52,22 +54,19 @@ class Feed:
     """Batches of in-memory (or memory-mapped) arrays for one worker, exact to the sample.
 
     Args:
-        images: [n, …] uint8, scaled to 0..1, or floating, not scaled.
-        labels: [n] integers.
+        split: The samples. Floats reach the model in Keras's float type, everything else as it is.
         plan: Which samples this worker takes.
+        scaled: Whether uint8 inputs are the pixels of images, to be divided by 255.
     """
 
-    def __init__(self, images: npt.NDArray[Any], labels: npt.NDArray[Any], plan: FeedPlan) -> None:
-        import keras
-
+    def __init__(self, split: SplitArrays, plan: FeedPlan, *, scaled: bool = False) -> None:
         self._plan = plan
-        self._count = len(images)
-        self._scale = 255.0 if images.dtype == np.uint8 else None
-        self._dtype = tf.as_dtype(keras.config.floatx())
-        self._image_shape = images.shape[1:]
-        self._label_dtype = tf.as_dtype(labels.dtype)
-        self._images = _on_each_device(images)
-        self._labels = _on_each_device(labels)
+        self._count = len(split)
+        self._structure = split.parts
+        x_leaves = len(keras.tree.flatten(split.x))
+        self._leaves = [
+            _Leaf(array, scaled=scaled and i < x_leaves) for i, array in enumerate(keras.tree.flatten(self._structure))
+        ]
         first = self.epoch_blocks(0)
         self._rows = int(first["index"].shape[2])
         self._samples_per_epoch = int(first["n_global"][:: plan.local_replicas].sum())
@@ -82,25 +81,18 @@ class Feed:
         """Samples of the first epoch over all replicas."""
         return self._samples_per_epoch
 
-    def batch_spec(self) -> tuple[tf.TensorSpec, tf.TensorSpec]:
-        """Specs of one replica's images [P, …] and labels [P], as the model sees them."""
-        return (
-            tf.TensorSpec((self._rows, *self._image_shape), self._dtype),
-            tf.TensorSpec((self._rows,), self._label_dtype),
-        )
+    def batch_spec(self) -> Any:
+        """Specs of one replica's ``(x, y)`` or ``(x, y, sample_weight)``, each [P, …], as the model sees them."""
+        specs = [tf.TensorSpec((self._rows, *leaf.shape), leaf.dtype) for leaf in self._leaves]
+        return keras.tree.pack_sequence_as(self._structure, specs)
 
-    def gather(self, index: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Images [P, …] (floating, scaled) and labels [P] of the sample numbers ``index`` [P]."""
+    def gather(self, index: tf.Tensor) -> Any:
+        """``(x, y)`` or ``(x, y, sample_weight)``, each [P, …], of the sample numbers ``index`` [P]."""
         context = tf.distribute.get_replica_context()
         replica = int(tf.get_static_value(context.replica_id_in_sync_group) or 0) if context else 0
-        local = (replica - self._plan.first_replica) % len(self._images)
-        images = tf.cast(tf.gather(self._images[local], index), self._dtype)
-        if self._scale is not None:
-            images /= self._scale
-        images.set_shape((self._rows, *self._image_shape))
-        labels = tf.gather(self._labels[local], index)
-        labels.set_shape((self._rows,))
-        return images, labels
+        local = (replica - self._plan.first_replica) % self._plan.local_replicas
+        rows = [leaf.gather(index, local, self._rows) for leaf in self._leaves]
+        return keras.tree.pack_sequence_as(self._structure, rows)
 
     def epoch_blocks(self, epoch: int, first_step: int = 0) -> dict[str, npt.NDArray[np.int32]]:
         """The blocks of one epoch in the order of tf.data: executions outermost, local replicas innermost.
@@ -210,6 +202,27 @@ class LocalDataset(tf.distribute.DistributedDataset):
             return iter(self._dataset)
 
 
+class _Leaf:
+    """One array of the samples, on each local device."""
+
+    def __init__(self, array: npt.NDArray[Any], *, scaled: bool) -> None:
+        floatx = tf.as_dtype(keras.config.floatx())
+        self._scale = 255.0 if scaled and array.dtype == np.uint8 else None
+        self.shape = array.shape[1:]
+        own = tf.as_dtype(array.dtype)
+        self.dtype = floatx if own.is_floating or self._scale is not None else own
+        self._tensors = _on_each_device(array)
+
+    def gather(self, index: tf.Tensor, local: int, rows: int) -> tf.Tensor:
+        values = tf.gather(self._tensors[local], index)
+        if values.dtype != self.dtype:
+            values = tf.cast(values, self.dtype)
+        if self._scale is not None:
+            values /= self._scale
+        values.set_shape((rows, *self.shape))
+        return values
+
+
 def _on_each_device(array: npt.NDArray[Any]) -> list[tf.Tensor]:
     """A tensor for each local replica: one shared tensor in main memory, without a copy, or a copy on each GPU."""
     strategy = tf.distribute.get_strategy()
@@ -231,6 +244,6 @@ def _without_copy(array: npt.NDArray[Any]) -> tf.Tensor:
     """
     aligned = array.ctypes.data % 64 == 0 and array.flags.c_contiguous and array.flags.writeable
     loader: Callable[..., Any] = tf.experimental.dlpack.from_dlpack
-    if aligned and array.size:
+    if aligned and array.size and array.dtype.kind in "fiu":
         return loader(np.asarray(array).__dlpack__())
     return tf.constant(array)

@@ -49,7 +49,7 @@ class LocalStep:
         model: A built and compiled model for which :func:`unsupported_reason` is ``None``.
         strategy: Its strategy, with one local device.
         reducer: How to sum over workers.
-        gather: Makes a batch ``(x, y)`` of sample numbers [P].
+        gather: Makes a batch of sample numbers [P].
         compiled: What XLA compiles: ``all``, ``apply`` alone, or ``none``.
         autograph: Rewrite Python's control flow over tensors.
     """
@@ -122,13 +122,14 @@ class LocalStep:
         return self._local(self._strategy.run(self._replica_forward_backward, args=(block, k)))
 
     def _replica_forward_backward(self, block: Any, k: tf.Tensor) -> tf.Tensor:
-        x, y = self._gather(tf.gather(block["index"], k))
+        batch = self._gather(tf.gather(block["index"], k))
+        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         n_local = tf.gather(block["n_local"], k)
         row_weight, _ = self.replica_step.row_weight(x, n_local, tf.gather(block["n_global"], k))
-        loss, gradients, y_pred = self.replica_step.gradients(x, y, None, row_weight)
+        loss, gradients, y_pred = self.replica_step.gradients(x, y, sample_weight, row_weight)
         self._variables = self.replica_step.trained_variables(gradients)
-        mask = tf.cast(tf.range(tf.shape(y)[0]) < n_local, tf.as_dtype(keras.config.floatx()))
-        self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, None, y_pred))
+        mask = tf.cast(tf.range(tf.shape(keras.tree.flatten(x)[0])[0]) < n_local, tf.as_dtype(keras.config.floatx()))
+        self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, sample_weight, y_pred))
         dense = [gradient for gradient in gradients if gradient is not None]
         statistics = [v.value for v in self.replica_step.statistics()]
         flat = [tf.reshape(part, [-1]) for part in (*dense, *statistics)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -13,7 +11,6 @@ from tfmp.text import count
 
 if TYPE_CHECKING:
     from tfmp.config.schema import RunConfig, TrainingConfig
-    from tfmp.data.entry import DatasetHeader
     from tfmp.planning.host import Device
     from tfmp.planning.layout import Layout
 
@@ -185,10 +182,3 @@ def compiled_parts(
         return "none"
     updates = config.training.epochs * steps_per_epoch * parameters
     return "apply" if updates >= COMPILE_FROM_UPDATES else "none"
-
-
-def count_parameters(config: RunConfig, dataset: DatasetHeader) -> int:
-    """Return the trainable parameters of the built-in MLP."""
-    widths = [math.prod(dataset.image_shape), *config.model.units, dataset.classes]
-    normalized = 2 * sum(config.model.units) if config.model.batch_normalization else 0
-    return sum(a * b + b for a, b in itertools.pairwise(widths)) + normalized

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.cluster.tf_config import make_tf_config
 from tfmp.errors import UsageError
-from tfmp.planning.batches import BatchPlan, Compiled, compiled_parts, count_parameters, plan_batches
+from tfmp.planning.batches import BatchPlan, Compiled, compiled_parts, plan_batches
 from tfmp.planning.collective import Collective, resolve_collective
 from tfmp.planning.environment import no_proxy_env, thread_env
 from tfmp.planning.host import GPU_VARIABLE, Device, Host, choose_device, oversubscribed, share_gpus
 from tfmp.planning.layout import Layout, mirrored_gpus
+from tfmp.planning.mlp import check_task, count_parameters
 from tfmp.text import count
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def make_plan(
             collective that does not fit, labels of one class, or a local run whose configuration lists addresses.
         ValueError: A cluster without ranks.
     """
-    _check_classes(config, dataset)
+    check_task(config, dataset)
     size = cluster.size if cluster else _local_workers(config)
     if cluster is None:
         ranks = range(size)
@@ -242,15 +243,6 @@ def make_plan(
         hosts=hosts,
     )
     return made._in_cluster(cluster) if cluster else made
-
-
-def _check_classes(config: RunConfig, dataset: DatasetHeader) -> None:
-    if dataset.classes < 2 and config.model.factory is None:  # one output of a softmax is always 1: a loss of 0
-        raise UsageError(
-            "expected labels of at least two classes, found one",
-            where=f"data set {dataset.name}",
-            hint="check the labels, or give a model that needs no classes: model.factory",
-        )
 
 
 def _local_workers(config: RunConfig) -> int:

@@ -56,7 +56,7 @@ class LiveDisplay(PlainDisplay):
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=12),
             TimeElapsedColumn(),
-            # On a narrow terminal the facts are cut; otherwise rich takes from every column, the blanks between them too.
+            # On a narrow terminal the facts are cut; otherwise rich takes from every column, and the blanks between.
             TextColumn(
                 "{task.fields[facts]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
             ),

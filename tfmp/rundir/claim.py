@@ -16,15 +16,15 @@ from tfmp.rundir.layout import RunFolder
 _TRIES = 100
 
 
-def default_run_dir(name: str | None, config_file: Path | None, now: datetime) -> Path:
-    """``runs/<date>-<time>-<name>``, with the stem of the configuration file if no name is given."""
-    label = re.sub(r"[^\w.-]+", "-", run_name(name, config_file))
+def default_run_dir(name: str | None, config_file: Path | None, dataset: str, now: datetime) -> Path:
+    """``runs/<date>-<time>-<name>``: see :func:`run_name`."""
+    label = re.sub(r"[^\w.-]+", "-", run_name(name, config_file, dataset))
     return Path("runs") / f"{now:%Y%m%d-%H%M%S}-{label}"
 
 
-def run_name(name: str | None, config_file: Path | None) -> str:
-    """The name of the run: ``run.name``, else the stem of its file, else the default data set."""
-    return name or (config_file.stem if config_file else "mnist")
+def run_name(name: str | None, config_file: Path | None, dataset: str) -> str:
+    """The name of the run: ``run.name``, else the stem of its file, else the data set."""
+    return name or (config_file.stem if config_file else dataset)
 
 
 def claim_run_folder(wanted: Path | None, default: Callable[[], Path], config_yaml: str) -> RunFolder:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
-import tensorflow as tf
 
 from tfmp.config import load_run_config
 from tfmp.data.cache import open_cached
 from tfmp.errors import TfmpError
 from tfmp.events import EvaluationResult, Ready, UserError
+from tfmp.references import load_function
 from tfmp.rundir.layout import RunFolder
-from tfmp.trainer.model import load_function, set_precision
+from tfmp.trainer.batches import in_order
+from tfmp.trainer.model import set_precision
 
 if TYPE_CHECKING:
     from tfmp.events import EventChannel
@@ -57,21 +58,9 @@ def evaluate(folder: RunFolder, data_header: str) -> dict[str, float]:
         ) from error
     if not model.compiled:
         raise TfmpError("expected a compiled model", where=str(folder.model))
-    split = open_cached(data_header).validation
-    limit = config.data.limit_validation
-    images, labels = split.images[:limit], split.labels[:limit]
-    scale = 255.0 if images.dtype == np.uint8 else 1.0
-    floatx = keras.config.floatx()
-    batch = config.training.validation_batch_size
-
-    def batches() -> Any:
-        for start in range(0, len(images), batch):
-            chunk = np.asarray(images[start : start + batch]).astype(floatx)
-            yield chunk / np.asarray(scale, floatx), np.asarray(labels[start : start + batch])
-
-    shape = (None, *images.shape[1:])
-    signature = (tf.TensorSpec(shape, floatx), tf.TensorSpec((None,), labels.dtype))
-    dataset = tf.data.Dataset.from_generator(batches, output_signature=signature)
+    arrays = open_cached(data_header)
+    split = arrays.validation.first(config.data.limit_validation)
+    dataset = in_order(split, config.training.validation_batch_size, scaled=arrays.scaled)
     values = model.evaluate(dataset, verbose=0, return_dict=True)
     plain = {name: np.asarray(value).tolist() for name, value in values.items() if value is not None}
-    return plain | {"samples": float(len(images))}
+    return plain | {"samples": float(len(split))}

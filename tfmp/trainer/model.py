@@ -6,20 +6,19 @@ that Keras ships into the model, so that ``model.keras`` loads where tfmp is not
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import sys
-import traceback
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import keras
 
 from tfmp.errors import TfmpError
+from tfmp.planning.mlp import mlp_head
+from tfmp.references import load_function
 
 if TYPE_CHECKING:
     from tfmp.config.schema import ModelConfig, RunConfig, TrainingConfig
+    from tfmp.data.arrays import DatasetArrays
+    from tfmp.planning.mlp import Head
 
 
 def set_precision(precision: str) -> None:
@@ -62,51 +61,59 @@ def build_optimizer(training: TrainingConfig, total_steps: int) -> Any:
     return classes[training.optimizer](**settings)
 
 
-def build_model(config: RunConfig, input_shape: tuple[int, ...], classes: int, total_steps: int) -> Any:
+def build_model(config: RunConfig, dataset: DatasetArrays, total_steps: int) -> Any:
     """Build and compile the model. Call inside ``strategy.scope()``.
 
     A factory may return a compiled model, which keeps its optimizer, loss and metrics.
 
     Args:
         config: The run.
-        input_shape: Shape of one sample.
-        classes: Number of classes.
+        dataset: The samples.
         total_steps: Optimizer steps of the whole run, for the schedule.
     """
+    training = config.training
     if config.model.factory is None:
-        model = build_mlp(config.model, input_shape, classes)
+        head = mlp_head(training.loss, dataset.classes, dataset.target_shape)
+        model = build_mlp(config.model, dataset.input_shape, head)
     else:
-        model = build_from_factory(config.model.factory, input_shape, classes)
+        model = build_from_factory(config.model.factory, dataset)
         _check_it_can_be_saved(model, config.model.factory)
     if model.compiled:
         _check_nothing_is_ignored(config)
     else:
         model.compile(
-            optimizer=build_optimizer(config.training, total_steps),
-            loss=config.training.loss,
+            optimizer=build_optimizer(training, total_steps),
+            loss=_named(training.loss, "training.loss", keras.losses.Loss),
             # weighted, so that padding gets weight zero inside the compiled step
-            weighted_metrics=list(config.training.metrics),
+            weighted_metrics=[_named(name, "training.metrics", keras.metrics.Metric) for name in training.metric_names],
             jit_compile=False,  # the bridge compiles forward and backward itself (training.jit_compile)
         )
     if not model.built:
-        model.build((None, *input_shape))
+        model.build(keras.tree.map_shape_structure(lambda shape: (None, *shape), dataset.input_shape))
     return model
 
 
-def build_mlp(config: ModelConfig, input_shape: tuple[int, ...], classes: int) -> Any:
-    """Build the MLP: flatten, hidden Dense layers, softmax over the classes.
+def _named(name: str, key: str, base: type) -> Any:
+    """A loss or metric of Keras by its name, or the user's: a function of ``y_true`` and ``y_pred``, or a class."""
+    if ":" not in name:
+        return name
+    found = load_function(name, key)
+    return found() if isinstance(found, type) and issubclass(found, base) else found
+
+
+def build_mlp(config: ModelConfig, input_shape: tuple[int, ...], head: Head) -> Any:
+    """Build the MLP: flatten, hidden Dense layers, and an output layer that fits the loss.
 
     Input shape:
-        [batch, *input_shape], floating, scaled to 0..1.
+        [batch, *input_shape].
 
     Output shape:
-        [batch, classes], float32 or float64 probabilities (never half precision: a softmax in float16 loses small
-        values).
+        [batch, outputs], float32 or float64 (never half precision: a softmax in float16 loses small values).
 
     Args:
         config: Units, activation, dropout, batch normalisation and L2 penalty of the hidden layers.
         input_shape: Shape of one sample.
-        classes: Number of classes.
+        head: The output layer.
     """
     # Fixed names, so that weights can be found by name whatever the process built before.
     layers: list[Any] = [keras.layers.Input(input_shape, name="image")]
@@ -121,53 +128,20 @@ def build_mlp(config: ModelConfig, input_shape: tuple[int, ...], classes: int) -
         if config.dropout:
             layers.append(keras.layers.Dropout(config.dropout, name=f"dropout_{i}"))
     penalty = keras.regularizers.L2(config.l2) if config.l2 else None
-    layers.append(keras.layers.Dense(classes, kernel_regularizer=penalty, name="logits"))
+    layers.append(keras.layers.Dense(head.units, kernel_regularizer=penalty, name="logits"))
     output_dtype = "float64" if keras.config.floatx() == "float64" else "float32"
-    layers.append(keras.layers.Activation("softmax", dtype=output_dtype, name="probabilities"))
+    name = "values" if head.activation == "linear" else "probabilities"
+    layers.append(keras.layers.Activation(head.activation, dtype=output_dtype, name=name))
     return keras.Sequential(layers, name="mlp")
 
 
-def load_function(reference: str, key: str) -> Callable[..., Any]:
-    """Import the function that ``reference`` names, also from the current directory.
-
-    Args:
-        reference: ``package.module:function``.
-        key: Its configuration key, for errors.
-
-    Raises:
-        TfmpError: The module or the function cannot be imported.
-    """
-    module_name, _, name = reference.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        traceback.print_exc()
-        raise TfmpError(
-            f"importing {module_name} failed: {type(error).__name__}: {error}",
-            where=f"{key}: {reference}",
-            hint=f"python -c 'import {module_name}' in {here} must work",
-        ) from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        found = sorted(n for n, value in vars(module).items() if inspect.isfunction(value))
-        raise TfmpError(
-            f"expected a function {name!r} in {module_name}, found {', '.join(found) or 'no function'}",
-            where=f"{key}: {reference}",
-        )
-    return function
-
-
-def build_from_factory(reference: str, input_shape: tuple[int, ...], classes: int) -> Any:
+def build_from_factory(reference: str, dataset: DatasetArrays) -> Any:
     """Build the user's model. Call inside ``strategy.scope()``.
 
     Args:
-        reference: ``package.module:function``. The function receives ``input_shape`` and ``classes`` if it has
-            parameters of these names.
-        input_shape: Shape of one sample.
-        classes: Number of classes.
+        reference: ``package.module:function``. The function receives ``input_shape``, ``target_shape`` and ``classes``
+            if it has parameters of these names.
+        dataset: The samples.
 
     Returns:
         A Keras model, compiled or not.
@@ -176,7 +150,11 @@ def build_from_factory(reference: str, input_shape: tuple[int, ...], classes: in
         TfmpError: The function cannot be imported or does not return a Keras model.
     """
     function = load_function(reference, "model.factory")
-    known = {"input_shape": input_shape, "classes": classes}
+    known = {
+        "input_shape": dataset.input_shape,
+        "target_shape": dataset.target_shape,
+        "classes": dataset.classes,
+    }
     parameters = inspect.signature(function).parameters.values()
     takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
     named = {p.name for p in parameters}

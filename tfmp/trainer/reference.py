@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import numpy.typing as npt
-import tensorflow as tf
 
 from tfmp.data.cache import open_cached
 from tfmp.data.order import epoch_plan
 from tfmp.errors import TfmpError
 from tfmp.events import EvaluationResult, Ready, UserError
 from tfmp.planning.task import WorkerTask
+from tfmp.trainer.batches import batches, in_order
 from tfmp.trainer.callbacks import StepRecorder
 from tfmp.trainer.model import build_callbacks, build_model, set_precision
 from tfmp.trainer.recording import Recording, compare, worst_of_each_step
 
 if TYPE_CHECKING:
-    from tfmp.data.arrays import DatasetArrays, SplitArrays
+    from tfmp.data.arrays import DatasetArrays
     from tfmp.events import EventChannel
 
 
@@ -59,7 +59,7 @@ def _train(task: WorkerTask, recording: Recording, *, permuted: bool) -> None:
     keras.utils.set_random_seed(config.training.seed)
     arrays = open_cached(str(task.data_header))
     epochs, steps = config.training.epochs, task.steps_per_epoch
-    model = build_model(config, arrays.image_shape, arrays.classes, epochs * steps)
+    model = build_model(config, arrays, epochs * steps)
     model.fit(
         _training(task, arrays, permuted),
         epochs=epochs,
@@ -82,38 +82,19 @@ def _values(variables: Sequence[Any]) -> list[npt.NDArray[Any]]:
 def _training(task: WorkerTask, arrays: DatasetArrays, permuted: bool) -> Any:
     """The global batches of all epochs."""
     training, data = task.config.training, task.config.data
-    count = len(arrays.train.images[: data.limit_train])
+    split = arrays.train.first(data.limit_train).class_weighted(training.class_weight)
 
     def numbers() -> Iterator[npt.NDArray[np.int32]]:
         for epoch in range(training.epochs):
             plan = epoch_plan(
-                count, training.batch_size, 0, 1, training.seed, epoch, data.shuffle, training.steps_per_epoch
+                len(split), training.batch_size, 0, 1, training.seed, epoch, data.shuffle, training.steps_per_epoch
             )
             for row, rows in zip(plan.index, plan.n_local, strict=True):
                 yield row[:rows][::-1] if permuted else row[:rows]
 
-    return _batches(arrays.train, numbers)
+    return batches(split, numbers, scaled=arrays.scaled)
 
 
 def _validation(task: WorkerTask, arrays: DatasetArrays) -> Any:
-    count = len(arrays.validation.images[: task.config.data.limit_validation])
-    batch = task.config.training.validation_batch_size
-
-    def numbers() -> Iterator[npt.NDArray[np.int32]]:
-        for start in range(0, count, batch):
-            yield np.arange(start, min(start + batch, count), dtype=np.int32)
-
-    return _batches(arrays.validation, numbers)
-
-
-def _batches(split: SplitArrays, numbers: Callable[[], Iterator[npt.NDArray[np.int32]]]) -> Any:
-    images, labels = split.images, split.labels
-    floatx = keras.config.floatx()
-    scale = np.asarray(255.0 if images.dtype == np.uint8 else 1.0, floatx)
-
-    def generate() -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        for rows in numbers():
-            yield np.asarray(images[rows]).astype(floatx) / scale, np.asarray(labels[rows])
-
-    signature = (tf.TensorSpec((None, *images.shape[1:]), floatx), tf.TensorSpec((None,), labels.dtype))
-    return tf.data.Dataset.from_generator(generate, output_signature=signature)
+    split = arrays.validation.first(task.config.data.limit_validation)
+    return in_order(split, task.config.training.validation_batch_size, scaled=arrays.scaled)

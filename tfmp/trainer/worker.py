@@ -102,6 +102,7 @@ class _Setup:
     Attributes:
         model: The bridged model.
         callbacks: The callbacks of ``fit``.
+        data_sha256: What the samples are.
         feed: The training data.
         validation_feed: The validation data.
         validation_steps: Steps of one validation.
@@ -109,6 +110,7 @@ class _Setup:
 
     model: Any
     callbacks: list[Any]
+    data_sha256: str
     feed: Feed
     validation_feed: Feed
     validation_steps: int
@@ -142,7 +144,7 @@ def _build(task: WorkerTask, config: RunConfig, strategy: tf.distribute.Strategy
     arrays = open_cached(str(task.data_header))
     with strategy.scope():
         total_steps = config.training.epochs * task.steps_per_epoch
-        model = build_model(config, arrays.image_shape, arrays.classes, total_steps)
+        model = build_model(config, arrays, total_steps)
         callbacks = build_callbacks(config.training)
         model.steps_per_execution = _steps_per_execution(config, task, model, callbacks)
         feed, validation_feed, validation_steps = _feeds(config, task, arrays, model.steps_per_execution)
@@ -156,7 +158,7 @@ def _build(task: WorkerTask, config: RunConfig, strategy: tf.distribute.Strategy
             reducer=reducer,
             control=control,
         )
-    return _Setup(model, callbacks, feed, validation_feed, validation_steps)
+    return _Setup(model, callbacks, arrays.sha256, feed, validation_feed, validation_steps)
 
 
 def _add_callbacks(
@@ -188,7 +190,12 @@ def _add_callbacks(
         enabled=config.run.checkpoints,
         every_s=config.run.checkpoint_every_s,
         chief=chief,
-        facts={"settings": identity(config), "collective": task.collective.name, "replicas": task.layout.replicas},
+        facts={
+            "settings": identity(config),
+            "data_sha256": setup.data_sha256,
+            "collective": task.collective.name,
+            "replicas": task.layout.replicas,
+        },
     )
     if task.record is not None:
         recording = Recording(task.record) if chief else None
@@ -269,10 +276,9 @@ def _feeds(
 ) -> tuple[Feed, Feed, int]:
     """The training feed, the validation feed and the number of validation steps."""
     data, training, layout = config.data, config.training, task.layout
-    train_images, train_labels = arrays.train.images[: data.limit_train], arrays.train.labels[: data.limit_train]
-    images = arrays.validation.images[: data.limit_validation]
-    labels = arrays.validation.labels[: data.limit_validation]
-    validation_batch = max(min(training.validation_batch_size, len(images)), layout.replicas)
+    train = arrays.train.first(data.limit_train).class_weighted(training.class_weight)
+    validation = arrays.validation.first(data.limit_validation)
+    validation_batch = max(min(training.validation_batch_size, len(validation)), layout.replicas)
 
     def plan(batch_size: int, shuffle: bool, steps: int | None) -> FeedPlan:
         return FeedPlan(
@@ -287,9 +293,9 @@ def _feeds(
         )
 
     return (
-        Feed(train_images, train_labels, plan(training.batch_size, data.shuffle, training.steps_per_epoch)),
-        Feed(images, labels, plan(validation_batch, False, None)),
-        -(-len(images) // validation_batch),
+        Feed(train, plan(training.batch_size, data.shuffle, training.steps_per_epoch), scaled=arrays.scaled),
+        Feed(validation, plan(validation_batch, False, None), scaled=arrays.scaled),
+        -(-len(validation) // validation_batch),
     )
 
 

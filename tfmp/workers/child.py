@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 from tfmp.events import EventChannel, NotStarted, UncaughtException
+from tfmp.reason import reason_of
 from tfmp.workers.linux import set_parent_death_signal
-from tfmp.workers.reason import reason_of
 from tfmp.workers.spec import EXIT_CANNOT_EXECUTE, EXIT_NOT_FOUND
 
 # Higher than the launcher's and the fork server's 0: when memory runs out, the kernel ends a worker, and the launcher

@@ -84,6 +84,20 @@ def test_without_a_run_folder_the_last_one_is_named(tmp_path: Path, monkeypatch:
     assert resume.settings_file(Path("runs/c")) is None
 
 
+def test_other_samples_than_those_of_the_run_are_refused(tmp_path: Path) -> None:
+    folder = run_in(tmp_path)
+    save(folder.checkpoints, Checkpoint(1, 0, 5, {"data_sha256": "a" * 64}, arrays=[np.zeros(1)]))
+    point = resume.choose(folder, print)
+    resume.check_same_data(point, "a" * 64)
+    resume.check_same_data(None, "b" * 64)
+    with pytest.raises(
+        UsageError, match="not those that the run was trained on: expected data aaaaaaaaaaaa, received b"
+    ):
+        resume.check_same_data(point, "b" * 64)
+    save(folder.checkpoints, Checkpoint(2, 0, 5, {}, arrays=[np.zeros(1)]))  # of an older tfmp
+    resume.check_same_data(resume.choose(folder, print), "b" * 64)
+
+
 @pytest.mark.parametrize(
     ("asked", "replicas", "expected"), [("auto", 2, "ring"), ("auto", 3, "auto"), ("nccl", 2, "nccl")]
 )

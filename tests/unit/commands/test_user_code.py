@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tfmp.commands.user_code import check_user_code
+from tfmp.config import RunConfig
 from tfmp.errors import UsageError
 
 SOURCE = """
@@ -44,7 +45,7 @@ def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(factory: str | None = None, *callbacks: str) -> None:
-    config = SimpleNamespace(model=SimpleNamespace(factory=factory), training=SimpleNamespace(callbacks=callbacks))
+    config = RunConfig.model_validate({"model": {"factory": factory}, "training": {"callbacks": callbacks}})
     resolved: Any = SimpleNamespace(config=config, origin=lambda key: f"run.yaml:{len(key)}")
     check_user_code(resolved)
 
@@ -94,3 +95,17 @@ def test_a_syntax_error_is_told_with_its_line() -> None:
     with pytest.raises(UsageError) as caught:
         check("own_package.broken:build")
     assert "broken.py:1, model.factory" in str(caught.value.where)
+
+
+@pytest.mark.parametrize(
+    "setting", [("data", "factory"), ("model", "factory"), ("training", "loss"), ("training", "metrics")]
+)
+def test_each_key_that_names_a_function_is_checked(setting: tuple[str, str]) -> None:
+    section, name = setting
+    value: Any = "own_package.models:missing"
+    sections: dict[str, dict[str, Any]] = {"model": {"factory": "own_package.models:build"}}
+    sections.setdefault(section, {})[name] = [value] if name == "metrics" else value
+    resolved: Any = SimpleNamespace(config=RunConfig.model_validate(sections), origin=lambda key: "run.yaml:3")
+    with pytest.raises(UsageError, match="expected a function 'missing'") as caught:
+        check_user_code(resolved)
+    assert caught.value.where == f"{section}.{name} (run.yaml:3)"

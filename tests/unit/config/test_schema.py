@@ -34,7 +34,11 @@ def test_the_defaults_are_the_documented_run() -> None:
         "cosine",
         "float32",
     )
-    assert (config.training.seed, config.training.validation_every, config.training.metrics) == (0, 1, ("accuracy",))
+    assert (config.training.seed, config.training.validation_every, config.training.metric_names) == (
+        0,
+        1,
+        ("accuracy",),
+    )
     assert (config.cluster.strategy, config.cluster.workers, config.cluster.start_timeout_s) == (
         "multi-worker",
         1,
@@ -142,8 +146,15 @@ def test_fewer_samples_than_workers_name_both_numbers_and_places(tmp_path: Path,
          "validation_every"),
         ({"training__plateau_patience": 2}, "cosine"),
         ({"training__schedule": "exponential"}, "final_learning_rate_fraction"),
-        ({"training__loss": "huber"}, "huber"),
+        ({"training__loss": "own.losses:focal"}, "own.losses:focal"),
         ({"training__metrics": ["auc"]}, "auc"),
+        ({"training__loss": "huber", "training__metrics": ["accuracy"]}, "accuracy"),
+        ({"training__loss": "binary_crossentropy", "training__metrics": ["r2_score"]}, "r2_score"),
+        ({"data__dataset": "csv", "data__path": "a.csv"}, "data.target"),
+        ({"data__target": ["y"]}, "csv"),
+        ({"data__image_size": [8, 8], "data__dataset": "csv", "data__path": "a", "data__target": "y"}, "images"),
+        ({"data__factory": "m:load", "data__dataset": "npz"}, "data.dataset"),
+        ({"data__factory": "m:load", "data__classes": 3}, "data.classes"),
         ({"data__dataset": "idx"},
          "data.train_images, data.train_labels, data.validation_images, data.validation_labels"),
         ({"data__dataset": "idx", "data__train_images": "a", "data__train_labels": "b", "data__validation_images": "c"},
@@ -174,6 +185,10 @@ def test_keys_that_contradict_each_other_are_refused_by_name(keys: dict[str, obj
         ["training.early_stopping_patience=0"],
         ["data.dataset=npz", "data.path=a.npz"],
         ["model.factory=pkg.models:build", "training.loss=huber", "training.metrics=[auc]"],
+        ["training.loss=huber", "training.metrics=[r2_score,own.metrics:spread]"],
+        ["data.dataset=csv", "data.path=a.csv", "data.target=price", "data.columns=[rooms,age]"],
+        ["data.dataset=images", "data.path=pictures", "data.validation_fraction=0.2", "data.image_size=[8,8]"],
+        ["data.factory=own.data:load", "data.limit_train=100"],
         ["cluster.collective=nccl"],
     ],
 )

@@ -40,22 +40,22 @@ def failure(where: str, **arguments: Any) -> str:
 
 def test_shape_type_and_classes_are_taken_from_the_arrays() -> None:
     dataset = build()
-    assert (dataset.image_shape, dataset.dtype, dataset.classes, len(dataset.train)) == ((2, 4), np.uint8, 3, 3)
-    assert dataset.train.labels.dtype == np.int32
-    assert dataset.train.labels.tolist() == [0, 2, 1]
+    assert (dataset.input_shape, dataset.train.x.dtype, dataset.classes, len(dataset.train)) == ((2, 4), np.uint8, 3, 3)
+    assert dataset.train.y.dtype == np.int32
+    assert dataset.train.y.tolist() == [0, 2, 1]
     assert build(classes=10).classes == 10
 
 
 def test_any_memory_order_and_byte_order_become_plain_arrays() -> None:
     images = np.asfortranarray(IMAGES.astype(">f4"))
     dataset = build(images=images)
-    assert dataset.train.images.flags.c_contiguous
-    assert dataset.train.images.dtype == np.dtype("=f4")
-    assert dataset.train.images.tolist() == IMAGES.tolist()
+    assert dataset.train.x.flags.c_contiguous
+    assert dataset.train.x.dtype == np.dtype("=f4")
+    assert dataset.train.x.tolist() == IMAGES.tolist()
 
 
 def test_a_column_of_labels_is_flattened() -> None:
-    assert build(labels=LABELS[:, None]).train.labels.tolist() == [0, 2, 1]
+    assert build(labels=LABELS[:, None]).train.y.tolist() == [0, 2, 1]
 
 
 def test_a_label_out_of_range_is_named_with_its_index() -> None:
@@ -75,14 +75,14 @@ def test_a_label_too_large_for_int32_does_not_wrap_into_range() -> None:
 def test_a_pixel_that_is_no_number_is_named_with_its_sample(value: float, text: str, dtype: type) -> None:
     images: np.ndarray = IMAGES.astype(dtype)
     images[2, 1, 3] = value
-    assert failure("x_train", images=images) == f"expected finite pixels, received {text} in sample 2"
+    assert failure("x_train", images=images) == f"expected finite numbers, received {text} in sample 2"
 
 
 def test_the_finiteness_check_covers_arrays_of_several_blocks() -> None:
     images = np.zeros((5, 600, 1000), dtype=np.float32)  # more than one block, the last one partial
     images[4, 599, 999] = np.nan
     what = failure("x_train", images=images, labels=np.zeros(5, int))
-    assert what == "expected finite pixels, received nan in sample 4"
+    assert what == "expected finite numbers, received nan in sample 4"
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,12 @@ class Data:
     validation_images: Path | None = None
     validation_labels: Path | None = None
     path: Path | None = None
+    validation_path: Path | None = None
+    validation_fraction: float = 0.1
+    target: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = None
+    image_size: tuple[int, ...] | None = None
+    factory: str | None = None
     classes: int | None = None
     cache_dir: Path | None = None
 
@@ -60,9 +66,9 @@ def names(folder: Path | None) -> list[str]:
 def assert_right(entry: CachedDataset, data: Data) -> None:
     arrays = entry.open()
     assert data.train_images is not None
-    assert arrays.train.images.tobytes() == data.train_images.read_bytes()[16:]
-    assert arrays.validation.labels.tolist() == [i % 7 for i in range(20)]
-    assert (arrays.classes, arrays.image_shape, len(arrays.train)) == (7, (28, 28), 100)
+    assert arrays.train.x.tobytes() == data.train_images.read_bytes()[16:]
+    assert arrays.validation.y.tolist() == [i % 7 for i in range(20)]
+    assert (arrays.classes, arrays.input_shape, len(arrays.train)) == (7, (28, 28), 100)
 
 
 def test_entry_is_made_once_and_opened_from_its_path_alone(data: Data) -> None:
@@ -75,17 +81,17 @@ def test_entry_is_made_once_and_opened_from_its_path_alone(data: Data) -> None:
     assert notices == []
     assert names(data.cache_dir) == [".bin", ".json", ".lock"]
     assert_right(entry, data)
-    assert open_cached(json.loads(json.dumps(str(entry.path)))).train.labels.tolist() == [i % 7 for i in range(100)]
+    assert open_cached(json.loads(json.dumps(str(entry.path)))).train.y.tolist() == [i % 7 for i in range(100)]
     header = entry.header
-    assert (header.train_samples, header.validation_samples, header.image_shape) == (100, 20, (28, 28))
+    assert (header.train_samples, header.validation_samples, header.inputs[0].shape) == (100, 20, (100, 28, 28))
     assert [layout.offset_bytes for layout in header.arrays.values()] == [0, 81920, 86016, 102400]
 
 
 def test_writing_to_the_arrays_never_reaches_the_file(data: Data) -> None:
     entry = prepare(data)
     arrays = entry.open()
-    arrays.train.images[:] = 7
-    arrays.train.labels[0] = 6
+    arrays.train.x[:] = 7
+    arrays.train.y[0] = 6
     assert_right(entry, data)
 
 
@@ -106,7 +112,7 @@ def test_damaged_entry_is_rebuilt_with_one_notice(data: Data, damage: str) -> No
         entry.path.write_bytes(b"\xff\xfe")
     else:
         text = json.loads(entry.path.read_text())
-        text["arrays"]["validation_labels"]["offset_bytes"] = 4096 * 4096
+        text["arrays"]["validation/1"]["offset_bytes"] = 4096 * 4096
         entry.path.write_text(json.dumps(text))
     notices: list[str] = []
     assert_right(prepare(data, notices.append), data)
@@ -123,7 +129,7 @@ def test_workers_see_a_wrong_size_but_skip_the_checksum(data: Data) -> None:
     raw = bytearray(entry.data_path.read_bytes())
     raw[0] ^= 1
     entry.data_path.write_bytes(raw)
-    assert int(open_cached(entry.path).train.images[0, 0, 0]) == raw[0]
+    assert int(open_cached(entry.path).train.x[0, 0, 0]) == raw[0]
     os.truncate(entry.data_path, 5000)
     with pytest.raises(TfmpError, match=r"expected 102,480 bytes in idx-.*\.bin, received 5,000") as caught:
         open_cached(entry.path)
@@ -139,7 +145,7 @@ def test_changed_source_files_make_another_entry(data: Data) -> None:
     os.utime(data.train_labels, ns=(1, 1))
     second = prepare(data)
     assert second.path != first.path
-    assert second.open().train.labels.tolist() == [0] * 100
+    assert second.open().train.y.tolist() == [0] * 100
     assert prepare(replace(data, classes=8)).header.classes == 8
 
 
@@ -217,7 +223,7 @@ def test_missing_keys_and_files_are_named(data: Data, tmp_path: Path) -> None:
         (replace(data, validation_labels=None), "data.validation_labels", "received none"),
         (replace(data, train_images=tmp_path / "no"), "data.train_images", f"received {tmp_path / 'no'}: No such file"),
         (Data(dataset="npz"), "data.path", "received none"),
-        (Data(dataset="cifar"), "data.dataset", "expected mnist, idx or npz, received 'cifar'"),
+        (Data(dataset="cifar"), "data.dataset", "expected mnist, idx, npz, csv or images, received 'cifar'"),
         (Data(dataset="mnist", classes=9), "data.classes", "expected 10 classes for mnist, received 9"),
     ]:
         with pytest.raises(UsageError) as caught:
@@ -239,15 +245,15 @@ def test_npz_is_prepared_like_idx(tmp_path: Path) -> None:
     images = np.random.default_rng(0).random((6, 5)).astype(np.float16)
     np.savez(path, x_train=images, y_train=np.arange(6)[:, None], x_test=images[:2], y_test=np.arange(2))
     arrays = prepare(Data(dataset="npz", path=path, cache_dir=tmp_path / "cache")).open()
-    assert arrays.train.images.dtype == np.float16
-    assert arrays.train.images.tolist() == images.tolist()
-    assert (arrays.name, arrays.classes, arrays.validation.labels.tolist()) == ("npz", 6, [0, 1])
+    assert arrays.train.x.dtype == np.float16
+    assert arrays.train.x.tolist() == images.tolist()
+    assert (arrays.name, arrays.classes, arrays.validation.y.tolist()) == ("npz", 6, [0, 1])
 
 
 def test_embedded_mnist_is_the_original() -> None:
     arrays = find_source(Data(dataset="mnist")).load()  # compares the published checksums
-    assert arrays.train.images.shape == (60_000, 28, 28)
-    assert arrays.validation.images.shape == (10_000, 28, 28)
-    assert arrays.train.labels[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
-    assert np.bincount(arrays.validation.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+    assert arrays.train.x.shape == (60_000, 28, 28)
+    assert arrays.validation.x.shape == (10_000, 28, 28)
+    assert arrays.train.y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
+    assert np.bincount(arrays.validation.y).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert arrays.classes == 10

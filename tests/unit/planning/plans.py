@@ -8,6 +8,7 @@ from typing import Any
 
 from tfmp.cluster.spec import ClusterSpec
 from tfmp.config import RunConfig
+from tfmp.data.entry import ArrayLayout
 from tfmp.planning.host import Host
 from tfmp.planning.plan import Plan, make_plan
 
@@ -17,7 +18,8 @@ def header(train_samples: int = 60_000, validation_samples: int = 10_000, classe
         name="made up",
         train_samples=train_samples,
         validation_samples=validation_samples,
-        image_shape=(28, 28),
+        inputs=[ArrayLayout("|u1", (train_samples, 28, 28), 0)],
+        targets=[ArrayLayout("<i4", (train_samples,), 0)],
         classes=classes,
     )
 

@@ -9,8 +9,9 @@ import pytest
 from tests.unit.planning.plans import config, header
 from tfmp.config import RunConfig
 from tfmp.config.schema import TrainingConfig
-from tfmp.planning.batches import COMPILE_FROM_UPDATES, compiled_parts, count_parameters, plan_batches
+from tfmp.planning.batches import COMPILE_FROM_UPDATES, compiled_parts, plan_batches
 from tfmp.planning.layout import Layout
+from tfmp.planning.mlp import count_parameters
 
 
 @pytest.mark.parametrize(

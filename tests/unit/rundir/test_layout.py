@@ -85,9 +85,9 @@ def test_two_runs_at_the_same_moment_never_share_a_folder(tmp_path: Path) -> Non
 
 def test_the_default_name_says_when_and_what() -> None:
     now = datetime(2026, 11, 30, 6, 5, 4)
-    assert default_run_dir(None, None, now) == Path("runs/20261130-060504-mnist")
-    assert default_run_dir(None, Path("configs/smoke.yaml"), now) == Path("runs/20261130-060504-smoke")
-    assert default_run_dir("a b/c", Path("x.yaml"), now) == Path("runs/20261130-060504-a-b-c")
+    assert default_run_dir(None, None, "mnist", now) == Path("runs/20261130-060504-mnist")
+    assert default_run_dir(None, Path("configs/smoke.yaml"), "mnist", now) == Path("runs/20261130-060504-smoke")
+    assert default_run_dir("a b/c", Path("x.yaml"), "csv", now) == Path("runs/20261130-060504-a-b-c")
 
 
 def test_a_folder_that_cannot_be_written_is_named() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfmp.report.noise import is_noise
+from tfmp.noise import is_noise
 
 
 @pytest.mark.parametrize(

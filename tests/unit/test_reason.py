@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tfmp.workers.reason import reason_of
+from tfmp.reason import reason_of
 
 KERAS = "/usr/lib/python3/site-packages/keras/src/utils/traceback_utils.py"
 TRACED = """in user code:
@@ -92,7 +92,7 @@ def test_the_place_is_the_innermost_line_of_ones_own() -> None:
     reason = reason_of(caught.value)
     assert reason[:2] == ("ZeroDivisionError", "division by zero")
     assert reason.place is not None
-    assert reason.place.startswith("tests/unit/workers/test_reason.py:")
+    assert reason.place.startswith("tests/unit/test_reason.py:")
     assert reason.place.endswith(" in _divide")
 
 
