@@ -39,6 +39,17 @@ Metric = Literal[
 ]  # fmt: skip
 METRICS: tuple[str, ...] = get_args(Metric)
 
+#: Short names that Keras takes for losses and metrics.
+SHORT_NAMES = {
+    "bce": "binary_crossentropy",
+    "kld": "kl_divergence",
+    "mae": "mean_absolute_error",
+    "mape": "mean_absolute_percentage_error",
+    "mse": "mean_squared_error",
+    "msle": "mean_squared_logarithmic_error",
+    "rmse": "root_mean_squared_error",
+}
+
 Precision = Literal["float32", "float64", "mixed_float16", "mixed_bfloat16"]
 
 Strategy = Literal["multi-worker", "mirrored"]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from tfmp.cluster.spec import ClusterSpec
+from tfmp.config.choices import SHORT_NAMES
 from tfmp.errors import UsageError
 
 Style = Literal["plain", "quoted", "shell"]
@@ -260,7 +261,9 @@ def read_reference(value: object) -> str:
 
 
 def read_names(value: object) -> object:
-    """Read a list; a single name is a list of one."""
+    """Read a list; a single name is a list of one. On the command line, commas part names."""
+    if isinstance(value, Scalar) and value.style == "shell" and not value.is_null:
+        return tuple(Scalar(part.strip(), "shell") for part in value.text.split(","))
     return (value,) if isinstance(value, str | Scalar) else read_list(value)
 
 
@@ -273,6 +276,7 @@ def read_name_or_reference(value: object, names: tuple[str, ...]) -> str:
     text = read_text(value)
     if ":" in text:
         return read_reference(value)
+    text = SHORT_NAMES.get(text, text)
     if text not in names:
         raise ValueError("")
     return text

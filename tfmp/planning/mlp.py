@@ -59,10 +59,11 @@ def check_task(config: RunConfig, dataset: DatasetHeader) -> None:
     where = f"data set {dataset.name}"
     if len(dataset.inputs) != 1 or dataset.inputs[0].is_text:
         received = "text" if len(dataset.inputs) == 1 else f"{len(dataset.inputs)} arrays"
+        columns = "leave out columns of text with data.columns, or " if dataset.name == "csv" else ""
         raise UsageError(
             f"the built-in MLP takes one array of numbers, received inputs of {received}",
             where=where,
-            hint="--set model.factory=my_package.models:build",
+            hint=f"{columns}--set model.factory=my_package.models:build",
         )
     targets = dataset.targets
     loss = config.training.loss
@@ -112,4 +113,6 @@ def _likely_loss(target: ArrayLayout) -> str:
 
 
 def _shown(target: ArrayLayout) -> str:
-    return f"shape [n{''.join(f', {size}' for size in target.shape[1:])}], {target.dtype[1:]}"
+    kind = {"f": "float", "i": "int", "u": "uint", "b": "bool"}.get(target.dtype[1], "text")
+    bits = str(8 * int(target.dtype[2:])) if kind not in ("bool", "text") else ""
+    return f"shape [n{''.join(f', {size}' for size in target.shape[1:])}], {kind}{bits}"

@@ -189,6 +189,7 @@ def test_keys_that_contradict_each_other_are_refused_by_name(keys: dict[str, obj
         ["data.dataset=csv", "data.path=a.csv", "data.target=price", "data.columns=[rooms,age]"],
         ["data.dataset=images", "data.path=pictures", "data.validation_fraction=0.2", "data.image_size=[8,8]"],
         ["data.factory=own.data:load", "data.limit_train=100"],
+        ["training.loss=mse", "training.metrics=[mae]"],
         ["cluster.collective=nccl"],
     ],
 )
