@@ -81,7 +81,7 @@ def train_bridged(
     with strategy.scope():
         model = make()
         model.steps_per_execution = steps_per_execution
-        feed, validation_feed = Feed(split, plan(BATCH, True)), Feed(split, plan(50, False))
+        feed, validation_feed = Feed(split, plan(BATCH, True), scaled=True), Feed(split, plan(50, False), scaled=True)
         bridge(model, feed=feed, validation_feed=validation_feed, jit_compile=jit_compile)
     history = model.fit(
         feed.dataset(strategy),

@@ -124,7 +124,9 @@ def test_every_sample_is_seen_exactly_once_an_epoch(monkeypatch: pytest.MonkeyPa
     ids = np.arange(SAMPLES, dtype=np.int32)
     original = feed_module.Feed.__init__
     monkeypatch.setattr(
-        feed_module.Feed, "__init__", lambda self, split, plan: original(self, SplitArrays(split.x, ids), plan)
+        feed_module.Feed,
+        "__init__",
+        lambda self, split, plan, **scaled: original(self, SplitArrays(split.x, ids), plan, **scaled),
     )
 
     def make() -> Any:

@@ -71,7 +71,7 @@ class Fit:
         with strategy.scope():
             self.model = model = build()
             model.steps_per_execution = per_execution
-            feed, validation = Feed(split, plan(BATCH, True)), Feed(split, plan(50, False))
+            feed, validation = Feed(split, plan(BATCH, True), scaled=True), Feed(split, plan(50, False), scaled=True)
             bridge(model, feed=feed, validation_feed=validation, control=control)
         self.folder = folder
         folder.mkdir(exist_ok=True)
