@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
+from tfmp.distribute.keras_hooks import numbers
 from tfmp.distribute.reducers import Reducer
 from tfmp.distribute.state import decorrelate_seeds, first_local_replica, gather_flags, values_kept
 from tfmp.distribute.strategy import is_multi_worker
@@ -128,11 +129,13 @@ class _Bridge:
         self.control = control
         self.steps_done = 0
         self._seeded = False
+        self._whole_batch = numbers.WholeBatch()
         self._train_execution: Any = None
         self._iterator: Any = None
 
     def install(self) -> None:
         model = self.model
+        self._whole_batch = numbers.watch_build(model)
         keras_hooks.scale_penalties_exactly(model, self.strategy.num_replicas_in_sync)
         keras_hooks.replace_symbolic_build(model, self.strategy, self._batch_spec)
         model.make_train_function = self._make_train_function
@@ -280,6 +283,7 @@ class _Bridge:
             self.strategy,
             self.reducer,
             self._metric_variables(),
+            self._whole_batch,
             training=training,
             compiled=self.compiled,
             autograph=self.autograph,

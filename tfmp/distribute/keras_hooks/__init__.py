@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 
+from tfmp.distribute.keras_hooks.numbers import losses_are_scaled
 from tfmp.distribute.strategy import is_multi_worker
 from tfmp.errors import TfmpError
 
@@ -222,19 +223,9 @@ def scale_penalties_exactly(model: Any, replicas: int) -> None:
 
     def aggregate(loss: Any) -> Any:
         scaled = own(model, loss)
-        return scaled / (loss_scale(scaled.dtype) * replicas)
+        return scaled / (loss_scale(scaled.dtype) * replicas) if losses_are_scaled() else scaled
 
     model._aggregate_additional_loss = aggregate
-
-
-def returns_scalar_loss(model: Any, y: Any, y_pred: Any) -> bool:
-    """Whether the only loss is a plain function that itself takes the mean over samples.
-
-    Such a mean counts padding and ignores the weights of rows.
-    """
-    loss: Any = model._compile_loss._user_loss if model._compile_loss is not None else None
-    plain = callable(loss) and not isinstance(loss, (keras.losses.Loss, type))
-    return plain and loss(y, y_pred).shape.rank == 0
 
 
 def accumulates_gradients(optimizer: Any) -> bool:
