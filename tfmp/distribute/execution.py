@@ -222,7 +222,8 @@ def _flat_results(name: str, value: Any) -> dict[str, Any]:
     """A metric's result as Keras logs it: nested dicts are flattened."""
     if isinstance(value, dict):
         return {key: part for name, inner in value.items() for key, part in _flat_results(name, inner).items()}
-    return {name: value}
+    # A variable itself would be read after the exchange, when its value is no longer this one.
+    return {name: value.value if isinstance(value, keras.Variable) else value}
 
 
 def _add_weighted(total: tf.Tensor, loss: tf.Tensor, n_global: tf.Tensor) -> tf.Tensor:

@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
-from tfmp.distribute.keras_hooks import numbers
+from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
 from tfmp.distribute.step import ReplicaStep, combine_weights, exchanges_inside
 
@@ -149,7 +149,8 @@ class LocalStep:
         parts = tf.split(total[:-1], [v.shape.num_elements() for v in everything])
         parts = [tf.reshape(part, v.shape) for part, v in zip(parts, everything, strict=True)]
         self.replica_step.assign_mean(statistics, parts[len(variables) :])
-        self._model.optimizer.apply(parts[: len(variables)], variables)
+        gradients = optimizers.as_one_process_rounds(self._model, parts[: len(variables)], variables)
+        self._model.optimizer.apply(gradients, variables)
 
     def _local(self, value: Any) -> Any:
         return self._strategy.experimental_local_results(value)[0]

@@ -22,7 +22,7 @@ import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.gather import RowGather, sum_with_gradient
-from tfmp.distribute.keras_hooks import numbers
+from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
 from tfmp.errors import TfmpError
 
@@ -69,7 +69,7 @@ class ReplicaStep:
         totals = self._reducer.sum([*gradients, loss, *(v.value for v in statistics)])
         loss = totals[len(variables)]
         self.assign_mean(statistics, totals[len(variables) + 1 :])
-        model.optimizer.apply(totals[: len(variables)], variables)
+        model.optimizer.apply(optimizers.as_one_process_rounds(model, totals[: len(variables)], variables), variables)
         self.update_metrics(x, y, y_pred, sample_weight, n_local)
         return tf.cast(loss, tf.float64), n_global
 
