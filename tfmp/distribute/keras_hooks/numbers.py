@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -285,12 +286,20 @@ def _over_real_rows(stock: Any) -> Any:
             return stock(self, x)
         rows.penalty_of = self
         if rows.n_local is not None and len(x.shape):
-            x = tf.boolean_mask(x, rows.real(x))
+            real = tf.reshape(rows.real(x), [-1] + [1] * (len(x.shape) - 1))
+            x = tf.where(real, x, tf.zeros_like(x))
         value = stock(self, x)
-        # Keras divides by this replica's rows, and by R.
-        return value * tf.cast(rows.rows * rows.replicas, value.dtype) / tf.cast(rows.n_global, value.dtype)
+        # Keras divides by R, and newer ones by this replica's rows.
+        value *= tf.cast(rows.replicas, value.dtype)
+        if not _divides_penalties_by_rows():
+            return value
+        return value * tf.cast(rows.rows, value.dtype) / tf.cast(tf.maximum(rows.n_global, 1), value.dtype)
 
     return penalty
+
+
+def _divides_penalties_by_rows() -> bool:
+    return "batch_size" in inspect.unwrap(keras.layers.Layer.__call__).__code__.co_varnames
 
 
 def _noting_foreign(stock: Any) -> Any:

@@ -71,7 +71,7 @@ def _apply_weight_decay(self: Any, variables: Any) -> None:
             self.assign_sub(value, value * decay * rate)
 
 
-def _increment_accumulators(self: Any, gradients: Any, accumulators: Any) -> None:
+def _increment_accumulators(_optimizer: Any, gradients: Any, accumulators: Any) -> None:
     for gradient, accumulator in zip(gradients, accumulators, strict=True):
         accumulator.assign(accumulator + gradient)
 
