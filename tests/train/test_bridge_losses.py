@@ -155,15 +155,17 @@ def test_masks_of_losses_and_metrics_hold_over_replicas() -> None:
     assert history["accuracy"] == pytest.approx(expected["accuracy"], abs=1e-9)
 
 
-def test_rows_are_gathered_bit_for_bit_in_order() -> None:
+@pytest.mark.parametrize("capacity", [None, 4])
+def test_rows_are_gathered_bit_for_bit_in_order(capacity: int | None) -> None:
     strategy = mirrored(3)
     parts = [[-0.0, float("nan")], [], [1e308]]
 
     def gather() -> Any:
         rank = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
-        own = tf.constant([*parts[rank], 7.0, 7.0], tf.float64)  # the sevens are padding
-        rows = RowGather(Reducer(3), tf.constant(len(parts[rank])))
-        big = tf.fill([len(parts[rank])], tf.constant(2**60 + 1 + rank, tf.int64))
+        padding = [7.0] * (4 - len(parts[rank]))
+        own = tf.constant([*parts[rank], *padding], tf.float64)
+        rows = RowGather(Reducer(3), tf.constant(len(parts[rank])), capacity)
+        big = tf.fill([4], tf.constant(2**60 + 1 + rank, tf.int64))
         return rows.gather({"float": own, "int": big, "bool": tf.math.is_nan(own), "none": None})
 
     whole = tf.function(lambda: strategy.run(gather))()

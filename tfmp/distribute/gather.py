@@ -21,11 +21,14 @@ class RowGather:
     Args:
         reducer: How to sum over replicas.
         rows: Real rows of this replica, int32 scalar; possibly 0.
+        capacity: Rows including padding, P, where all replicas have the same number; else ``None``. TensorFlow's
+            collectives inside a loop only take vectors that keep their length.
     """
 
-    def __init__(self, reducer: Reducer, rows: tf.Tensor) -> None:
+    def __init__(self, reducer: Reducer, rows: tf.Tensor, capacity: int | None = None) -> None:
         self._reducer = reducer
         self._rows = rows
+        self._capacity = capacity
         if reducer.replicas == 1:
             self._before, self.total = tf.constant(0), rows
             return
@@ -33,6 +36,9 @@ class RowGather:
         (counts,) = reducer.sum([tf.one_hot(rank, reducer.replicas, tf.cast(rows, tf.float64), dtype=tf.float64)])
         counts = tf.cast(counts, tf.int32)
         self._before, self.total = tf.reduce_sum(counts[:rank]), tf.reduce_sum(counts)
+        if capacity is not None:
+            self._start, self._end = capacity * rank, capacity * (reducer.replicas - 1 - rank)
+            self._is_real = tf.reshape(tf.range(capacity) < counts[:, tf.newaxis], [-1])
 
     def gather(self, structure: Any) -> Any:
         """The global batch of each tensor in a structure of this replica's rows, padding included; without gradients.
@@ -42,7 +48,7 @@ class RowGather:
         """
         masked = keras.tree.map_structure(lambda each: (each, numbers.mask_of(each)), structure)
         tensors = [each for each in keras.tree.flatten(masked) if each is not None]
-        gathered = iter(self._gather([tf.convert_to_tensor(each)[: self._rows] for each in tensors]))
+        gathered = iter(self._gather([tf.convert_to_tensor(each) for each in tensors]))
         return keras.tree.map_structure(lambda each: _next_of(each, gathered), structure)
 
     def with_gradient(self, gathered: Any, own: Any) -> Any:
@@ -61,16 +67,21 @@ class RowGather:
 
     def _gather(self, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
         if self._reducer.replicas == 1:
-            return tensors
-        sent = [_number(tensor) for tensor in tensors]
-        padded = [self._among_zeros(tf.stop_gradient(tensor)) for tensor in sent]
+            return [tensor[: self._rows] for tensor in tensors]
+        padded = [self._among_zeros(tf.stop_gradient(_number(tensor))) for tensor in tensors]
         sums = self._reducer.sum(padded)
+        if self._capacity is not None:
+            sums = [tf.boolean_mask(total, self._is_real) for total in sums]
         return [_back(total, tensor) for total, tensor in zip(sums, tensors, strict=True)]
 
     def _among_zeros(self, tensor: tf.Tensor) -> tf.Tensor:
         zero = tf.constant(-0.0 if tensor.dtype.is_floating else 0, tensor.dtype)
-        after = self.total - self._before - self._rows
-        return tf.concat([_fill(tensor, self._before, zero), tensor, _fill(tensor, after, zero)], 0)
+        if self._capacity is not None:
+            before, after = self._start, self._end
+        else:
+            tensor = tensor[: self._rows]
+            before, after = self._before, self.total - self._before - self._rows
+        return tf.concat([_fill(tensor, before, zero), tensor, _fill(tensor, after, zero)], 0)
 
 
 def _fill(like: tf.Tensor, rows: tf.Tensor, zero: tf.Tensor) -> tf.Tensor:

@@ -24,6 +24,7 @@ from tfmp.distribute import keras_hooks
 from tfmp.distribute.gather import RowGather, sum_with_gradient
 from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
+from tfmp.distribute.strategy import is_multi_worker
 from tfmp.errors import TfmpError
 
 
@@ -131,7 +132,7 @@ class ReplicaStep:
         if not self._whole.loss and not masked:
             weight = combine_weights(row_weight, sample_weight, y_pred)
             return keras_hooks.compute_loss(model, x, y, y_pred, weight, training=training)
-        rows = RowGather(self._reducer, _rows(x) if n_local is None else n_local)
+        rows = self._row_gather(x, n_local)
         needed = x if numbers.overrides_compute_loss(model) else None
         all_x, all_y, all_pred, weight = self._gathered(rows, (needed, y, y_pred, sample_weight))
         all_pred = rows.with_gradient(all_pred, y_pred)
@@ -142,6 +143,21 @@ class ReplicaStep:
         self._assigned += assigned
         self._note_replicated(assigned)
         return loss / tf.cast(self._replicas, loss.dtype)
+
+    def _row_gather(self, x: Any, n_local: Any) -> RowGather:
+        """The gather of this step.
+
+        Raises:
+            TfmpError: Its vectors would change their length inside a loop, which TensorFlow cannot exchange.
+        """
+        capacity = _static_rows(x)
+        if capacity is None and self._model.steps_per_execution > 1 and is_multi_worker(tf.distribute.get_strategy()):
+            self._refuse(
+                "a loss or metric that needs the whole batch takes steps_per_execution=1, or batches of one size",
+                where="model.compile(steps_per_execution=…)",
+                hint="set steps_per_execution=1, or drop the last batch: dataset.batch(…, drop_remainder=True)",
+            )
+        return RowGather(self._reducer, _rows(x) if n_local is None else n_local, capacity)
 
     def _gathered(self, rows: RowGather, parts: Any) -> Any:
         try:
@@ -241,7 +257,7 @@ class ReplicaStep:
         """Update the model's metrics with the real rows of a batch."""
         model = self._model
         if self._whole.metrics:
-            rows = RowGather(self._reducer, _rows(x) if n_local is None else n_local)
+            rows = self._row_gather(x, n_local)
             needed = x if numbers.overrides_compute_metrics(model) else None
             _, y, y_pred, sample_weight = gathered = self._gathered(rows, (needed, y, y_pred, sample_weight))
             with numbers.assignments_seen() as assigned:
