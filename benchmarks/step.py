@@ -29,6 +29,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
+from tfmp.distribute.keras_hooks import optimizers
 from tfmp.distribute.local_step import Compiled, LocalStep
 from tfmp.distribute.reducers import SharedMemoryReducer
 
@@ -66,7 +67,7 @@ def parts_of_a_step(rows: int, compiled: Compiled) -> dict[str, Callable[[], Any
         model.optimizer.build(model.trainable_weights)
         blank = np.zeros((rows, 28, 28), np.float32)
         model.compute_metrics(blank, np.zeros(rows), model(blank), sample_weight=np.ones(rows))
-        keras_hooks.take_summed_gradients(model.optimizer)
+        optimizers.take_summed_gradients(model.optimizer)
         step = LocalStep(model, strategy, Alone(), gather, compiled=compiled, autograph=False)
     block = {
         "index": tf.constant(rng.integers(0, 60_000, (_STEPS, rows)), tf.int32),

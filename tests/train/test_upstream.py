@@ -9,6 +9,8 @@ import os
 import sys
 from pathlib import Path
 
+from tensorflow.python.distribute import values
+
 from tests.conftest import ROOT, run_program
 
 _PROGRAMS = Path(__file__).parent / "programs"
@@ -19,6 +21,12 @@ def test_stock_keras_fit_still_fails_with_two_workers() -> None:
     done = run_program("launch", "-n", 2, "--", sys.executable, _PROGRAMS / "own_script.py", env=_ENV)
     assert done.code == 1
     assert "PerReplica" in done.text, "stock Keras fails in another way, or works: see tfmp/distribute/keras_hooks.py"
+
+
+def test_a_variable_of_a_strategy_still_cannot_be_turned_into_a_number() -> None:
+    function = getattr(values.DistributedVariable, "__float__", None)
+    needed = function is None or function.__module__.startswith("tfmp.")
+    assert needed, "TensorFlow has it: remove let_variables_be_numbers from keras_hooks/optimizers.py"
 
 
 def test_the_same_script_works_with_the_bridge() -> None:

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.control import WISHES
+from tfmp.distribute.keras_hooks import numbers
 from tfmp.distribute.local_step import Compiled, LocalStep, unsupported_reason
 from tfmp.distribute.reducers import Reducer
 from tfmp.distribute.state import split_state, summed_state
@@ -48,6 +49,7 @@ class Execution:
         strategy: Its strategy.
         reducer: How to sum over replicas.
         metric_variables: The variables whose values all replicas exchange.
+        whole_batch: What needs the global batch on every replica.
         training: Whether the steps train or evaluate.
         compiled: Which parts of a step XLA compiles.
         autograph: Whether to rewrite Python's ``if`` and ``while`` over tensors, which user code may need. Rewriting
@@ -60,6 +62,7 @@ class Execution:
         strategy: tf.distribute.Strategy,
         reducer: Reducer,
         metric_variables: list[Any],
+        whole_batch: numbers.WholeBatch,
         *,
         training: bool,
         compiled: Compiled,
@@ -73,7 +76,8 @@ class Execution:
         self._compiled = compiled
         self._autograph = autograph
         # An evaluation has too few steps to repay its compilation.
-        self._replica_step = ReplicaStep(model, reducer, jit_compile=training and compiled == "all")
+        self._whole_batch = whole_batch
+        self._replica_step = ReplicaStep(model, reducer, whole_batch, jit_compile=training and compiled == "all")
         self._step = self._replica_step.train if training else self._replica_step.evaluate
         self._local_step: LocalStep | None = None
         self._rows = 0
@@ -128,7 +132,7 @@ class Execution:
 
     def _of_blocks(self, feed: IndexedFeed) -> Run:
         strategy = self._strategy
-        if self._training and unsupported_reason(self._model, strategy, self._reducer) is None:
+        if self._training and unsupported_reason(self._model, strategy, self._whole_batch) is None:
             return self._of_local_blocks(feed)
 
         def step(block: Any, k: tf.Tensor) -> Any:
@@ -201,7 +205,8 @@ class Execution:
 
     def _end(self, k: Any, losses: Any, samples: Any, loss_sums: Any, wishes: tf.Tensor) -> Any:
         def exchange(local_loss_sum: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
-            return summed_state(self._metric_variables, tf.concat([wishes, [local_loss_sum]], 0), self._reducer)
+            extra = tf.concat([wishes, [local_loss_sum]], 0)
+            return summed_state(self._metric_variables, extra, self._reducer, self._replica_step.replicated)
 
         state = first_local(self._strategy, self._strategy.run(exchange, args=(loss_sums, wishes)))
         return k, losses, samples, state[-1 - WISHES :], self._results(state)
@@ -221,7 +226,8 @@ def _flat_results(name: str, value: Any) -> dict[str, Any]:
     """A metric's result as Keras logs it: nested dicts are flattened."""
     if isinstance(value, dict):
         return {key: part for name, inner in value.items() for key, part in _flat_results(name, inner).items()}
-    return {name: value}
+    # A variable itself would be read after the exchange, when its value is no longer this one.
+    return {name: value.value if isinstance(value, keras.Variable) else value}
 
 
 def _add_weighted(total: tf.Tensor, loss: tf.Tensor, n_global: tf.Tensor) -> tf.Tensor:

@@ -24,6 +24,7 @@ import tensorflow as tf
 from tfmp.distribute import keras_hooks
 from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
+from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
 from tfmp.distribute.state import decorrelate_seeds, first_local_replica, gather_flags, values_kept
 from tfmp.distribute.strategy import is_multi_worker
@@ -87,12 +88,6 @@ def bridge(
             where=f"model {model.name!r}",
             hint="build and compile it inside `with strategy.scope():`",
         )
-    if keras_hooks.accumulates_gradients(model.optimizer):
-        raise TfmpError(
-            "an optimizer with gradient_accumulation_steps is not supported",
-            where=f"optimizer {type(model.optimizer).__name__}",
-            hint="take larger global batches instead",
-        )
     if keras_hooks.has_own_train_step(model):
         raise TfmpError(
             "a model with a train_step or test_step of its own is not supported: tfmp replaces both",
@@ -128,11 +123,14 @@ class _Bridge:
         self.control = control
         self.steps_done = 0
         self._seeded = False
+        self._whole_batch = numbers.WholeBatch()
         self._train_execution: Any = None
         self._iterator: Any = None
 
     def install(self) -> None:
         model = self.model
+        optimizers.let_variables_be_numbers()
+        self._whole_batch = numbers.watch_build(model)
         keras_hooks.scale_penalties_exactly(model, self.strategy.num_replicas_in_sync)
         keras_hooks.replace_symbolic_build(model, self.strategy, self._batch_spec)
         model.make_train_function = self._make_train_function
@@ -151,7 +149,7 @@ class _Bridge:
         if not self._seeded:
             decorrelate_seeds(self.strategy, model)
             self._seeded = True
-        keras_hooks.take_summed_gradients(model.optimizer)
+        optimizers.take_summed_gradients(model.optimizer)
         execution = self._train_execution = self._execution(self.feed, training=True)
 
         control = self.control
@@ -280,6 +278,7 @@ class _Bridge:
             self.strategy,
             self.reducer,
             self._metric_variables(),
+            self._whole_batch,
             training=training,
             compiled=self.compiled,
             autograph=self.autograph,

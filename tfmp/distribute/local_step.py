@@ -19,13 +19,14 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
+from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
-from tfmp.distribute.step import ReplicaStep, combine_weights
+from tfmp.distribute.step import ReplicaStep, combine_weights, exchanges_inside
 
 Compiled = Literal["none", "apply", "all"]
 
 
-def unsupported_reason(model: Any, strategy: tf.distribute.Strategy, reducer: Reducer) -> str | None:
+def unsupported_reason(model: Any, strategy: tf.distribute.Strategy, whole_batch: numbers.WholeBatch) -> str | None:
     """Why the fast step cannot be used for ``model``, or ``None`` if it can."""
     if len(strategy.extended.worker_devices) != 1:
         return "this process holds several replicas"
@@ -33,7 +34,12 @@ def unsupported_reason(model: Any, strategy: tf.distribute.Strategy, reducer: Re
         return "the model runs eagerly"
     if keras_hooks.unweighted_metrics(model):
         return "a metric given as metrics= takes no sample weights (weighted_metrics= does)"
-    if len({v.dtype for v in [*model.trainable_weights, *ReplicaStep(model, reducer).statistics()]}) != 1:
+    if whole_batch.loss or whole_batch.metrics:
+        return "the loss or a metric needs the whole batch"
+    if exchanges_inside(model):
+        return "forward and backward exchange values"
+    statistics = [v for v in model.non_trainable_weights if tf.as_dtype(v.dtype).is_floating]
+    if len({v.dtype for v in [*model.trainable_weights, *statistics]}) != 1:
         return "the weights are of several types"
     if any(isinstance(layer, keras.layers.Embedding) for layer in keras_hooks.all_layers(model)):
         return "the gradient of an Embedding is sparse"
@@ -125,8 +131,8 @@ class LocalStep:
         batch = self._gather(tf.gather(block["index"], k))
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         n_local = tf.gather(block["n_local"], k)
-        row_weight, _ = self.replica_step.row_weight(x, n_local, tf.gather(block["n_global"], k))
-        loss, gradients, y_pred = self.replica_step.gradients(x, y, sample_weight, row_weight)
+        row_weight, n_global = self.replica_step.row_weight(x, n_local, tf.gather(block["n_global"], k))
+        loss, gradients, y_pred = self.replica_step.gradients(x, y, sample_weight, row_weight, n_local, n_global)
         self._variables = self.replica_step.trained_variables(gradients)
         mask = tf.cast(tf.range(tf.shape(keras.tree.flatten(x)[0])[0]) < n_local, tf.as_dtype(keras.config.floatx()))
         self._model.compute_metrics(x, y, y_pred, sample_weight=combine_weights(mask, sample_weight, y_pred))
@@ -144,7 +150,8 @@ class LocalStep:
         parts = tf.split(total[:-1], [v.shape.num_elements() for v in everything])
         parts = [tf.reshape(part, v.shape) for part, v in zip(parts, everything, strict=True)]
         self.replica_step.assign_mean(statistics, parts[len(variables) :])
-        self._model.optimizer.apply(parts[: len(variables)], variables)
+        gradients = optimizers.as_one_process_rounds(self._model, parts[: len(variables)], variables)
+        self._model.optimizer.apply(gradients, variables)
 
     def _local(self, value: Any) -> Any:
         return self._strategy.experimental_local_results(value)[0]

@@ -80,7 +80,10 @@ class Reducer:
         return strategy.experimental_local_results(strategy.run(all_reduce, args=(vector,)))[0]
 
     def _all_reduce(self, values: list[Any]) -> list[Any]:
-        return list(tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values))
+        context = tf.distribute.get_replica_context()
+        if len({value.dtype for value in values}) > 1:  # TensorFlow would join them to one vector
+            return [context.all_reduce(tf.distribute.ReduceOp.SUM, value) for value in values]
+        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, values))
 
 
 class SharedMemoryReducer(Reducer):

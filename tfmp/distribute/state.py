@@ -6,7 +6,7 @@ worker reads alone (the chief, while saving), it waits for ever; reading each me
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,20 +17,27 @@ import tensorflow as tf
 from tfmp.distribute.reducers import Reducer
 
 
-def local_sum_part(variable: Any, replicas: int) -> tf.Tensor:
+def local_sum_part(variable: Any, replicas: int, *, is_replicated: bool = False) -> tf.Tensor:
     """This replica's float64 addend of a variable's value over all replicas (call in a replica context)."""
     value = tf.cast(variable.value, tf.float64)
-    if variable.aggregation == "mean":
+    if variable.aggregation == "mean" and not is_replicated:
         return value / replicas
-    if variable.aggregation == "only_first_replica":
+    if variable.aggregation == "only_first_replica" or is_replicated:
         first = tf.equal(tf.distribute.get_replica_context().replica_id_in_sync_group, 0)
         return tf.where(first, value, tf.zeros_like(value))
     return value
 
 
-def summed_state(variables: Sequence[Any], extra: tf.Tensor, reducer: Reducer) -> tf.Tensor:
-    """All variables' global values and ``extra`` summed, as one flat float64 vector (call in a replica context)."""
-    parts = [tf.reshape(local_sum_part(v, reducer.replicas), [-1]) for v in variables]
+def summed_state(
+    variables: Sequence[Any], extra: tf.Tensor, reducer: Reducer, replicated: Collection[int] = ()
+) -> tf.Tensor:
+    """All variables' global values and ``extra`` summed, as one flat float64 vector (call in a replica context).
+
+    Variables whose ``id`` is in ``replicated`` hold the global value on every replica already.
+    """
+    parts = [
+        tf.reshape(local_sum_part(v, reducer.replicas, is_replicated=id(v) in replicated), [-1]) for v in variables
+    ]
     (total,) = reducer.sum([tf.concat([*parts, tf.cast(extra, tf.float64)], 0)])
     return total
 

@@ -7,6 +7,9 @@ The loss of the step is the mean over the *global* batch, so a replica's loss is
 samples: rows are weighted ``mask · R · P / n_global``; Keras divides by P and by R (``loss_scale``), and the sum over
 replicas is the mean over the global batch, whatever the shares are. (Keras's own step averages the replicas' means:
 wrong as soon as shares differ, and NaN where one is empty.)
+
+Where no sum over shares gives the value (:class:`~tfmp.distribute.keras_hooks.numbers.WholeBatch`), every replica
+computes it on the gathered global batch.
 """
 
 from __future__ import annotations
@@ -18,21 +21,29 @@ import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
+from tfmp.distribute.gather import RowGather, sum_with_gradient
+from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
+from tfmp.distribute.strategy import is_multi_worker
 from tfmp.errors import TfmpError
-
-_MEAN_REDUCTIONS = {"sum_over_batch_size", "mean"}
 
 
 class ReplicaStep:
     """Training and evaluation steps of one model, to be called in a replica context (``strategy.run``)."""
 
-    def __init__(self, model: Any, reducer: Reducer, *, jit_compile: bool = False) -> None:
+    def __init__(
+        self, model: Any, reducer: Reducer, whole_batch: numbers.WholeBatch | None = None, *, jit_compile: bool = False
+    ) -> None:
         self._model = model
         self._reducer = reducer
         self._replicas = reducer.replicas
-        self._jit_compile = jit_compile
+        self._whole = whole_batch or numbers.WholeBatch()
+        # XLA compiles no exchange.
+        self._jit_compile = jit_compile and not self._whole.loss and not exchanges_inside(model)
         self._reductions = keras_hooks.loss_reductions(model)
+        self._assigned: list[Any] = []
+        self.replicated: set[int] = set()
+        """Metric variables (by ``id``) that saw the whole batch, and so are equal on all replicas."""
         self.refused: TfmpError | None = None
         """Why tracing failed: autograph wraps what a function raises into its own error."""
 
@@ -51,7 +62,7 @@ class ReplicaStep:
         forward_backward = self._compiled(self.gradients)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         row_weight, n_global = self.row_weight(x, n_local, n_global)
-        loss, gradients, y_pred = forward_backward(x, y, sample_weight, row_weight)
+        loss, gradients, y_pred = forward_backward(x, y, sample_weight, row_weight, n_local, n_global)
         variables = self.trained_variables(gradients)
         gradients = [gradient for gradient in gradients if gradient is not None]
         # Moving averages of layers are summed too; otherwise they would drift apart between replicas.
@@ -59,11 +70,13 @@ class ReplicaStep:
         totals = self._reducer.sum([*gradients, loss, *(v.value for v in statistics)])
         loss = totals[len(variables)]
         self.assign_mean(statistics, totals[len(variables) + 1 :])
-        model.optimizer.apply(totals[: len(variables)], variables)
+        model.optimizer.apply(optimizers.as_one_process_rounds(model, totals[: len(variables)], variables), variables)
         self.update_metrics(x, y, y_pred, sample_weight, n_local)
         return tf.cast(loss, tf.float64), n_global
 
-    def gradients(self, x: Any, y: Any, sample_weight: Any, row_weight: Any) -> tuple[tf.Tensor, list[Any], Any]:
+    def gradients(
+        self, x: Any, y: Any, sample_weight: Any, row_weight: Any, n_local: Any, n_global: Any
+    ) -> tuple[tf.Tensor, list[Any], Any]:
         """Forward and backward of this replica.
 
         Returns:
@@ -71,19 +84,100 @@ class ReplicaStep:
             trainable weight (``None`` where the loss does not depend on it), and the predictions.
         """
         model = self._model
-        with tf.GradientTape() as tape:
-            y_pred = keras_hooks.call_model(model, x, training=True)
-            self._check_loss(row_weight, y, y_pred)
-            weight = combine_weights(row_weight, sample_weight, y_pred)
-            loss = keras_hooks.compute_loss(model, x, y, y_pred, weight, training=True)
+        with numbers.assignments_seen() as self._assigned, tf.GradientTape() as tape:
+            y_pred = self._call(x, n_local, n_global, training=True)
+            loss = self._loss(x, y, y_pred, sample_weight, row_weight, n_local, training=True)
             scaled = model.optimizer.scale_loss(loss)
-        return loss, tape.gradient(scaled, [v.value for v in model.trainable_weights]), y_pred
+        gradients = tape.gradient(scaled, [v.value for v in model.trainable_weights])
+        return tf.reduce_mean(loss), gradients, y_pred
+
+    def _call(self, x: Any, n_local: Any, n_global: Any, *, training: bool) -> Any:
+        """Call the model on this replica's rows.
+
+        Raises:
+            TfmpError: A layer adds a loss that cannot be weighted.
+        """
+
+        def total(values: tf.Tensor) -> tf.Tensor:
+            return sum_with_gradient(self._reducer, values)
+
+        share = numbers.Forward(_rows(x), n_local, n_global, self._replicas, total)
+        with numbers.assignments_seen() as assigned, numbers.forward(share):
+            y_pred = keras_hooks.call_model(self._model, x, training=training)
+        self._assigned += assigned
+        is_whole = self._replicas == 1 and n_local is None
+        if share.added and not is_whole:
+            self._refuse(
+                f"layer {share.added[0]!r} adds a loss of its own, whose value for the global batch cannot be told "
+                "from those of its shares",
+                where="add_loss, or an activity_regularizer other than L1, L2 and L1L2",
+                hint="return what it depends on from the model, and compute it in the loss or in compute_loss",
+            )
+        for metric in self._model.metrics:
+            is_local = any(numbers.is_assigned(v, assigned) for v in metric.variables)
+            if is_local and not is_whole and not numbers.adds_up(metric):
+                self._refuse(
+                    f"metric {metric.name!r} is updated inside the model's call, and its state need not add up",
+                    where=f"class {type(metric).__name__}",
+                    hint="pass it to compile(metrics=…), or update it in compute_metrics",
+                )
+        return y_pred
+
+    def _loss(
+        self, x: Any, y: Any, y_pred: Any, sample_weight: Any, row_weight: Any, n_local: Any, *, training: bool
+    ) -> tf.Tensor:
+        """This replica's part of the loss over the global batch."""
+        model = self._model
+        masked = any(numbers.mask_of(output) is not None for output in keras.tree.flatten(y_pred))
+        if not self._whole.loss and not masked:
+            weight = combine_weights(row_weight, sample_weight, y_pred)
+            return keras_hooks.compute_loss(model, x, y, y_pred, weight, training=training)
+        rows = self._row_gather(x, n_local)
+        needed = x if numbers.overrides_compute_loss(model) else None
+        all_x, all_y, all_pred, weight = self._gathered(rows, (needed, y, y_pred, sample_weight))
+        all_pred = rows.with_gradient(all_pred, y_pred)
+        with numbers.unscaled_losses(), numbers.assignments_seen() as assigned:
+            loss = keras_hooks.compute_loss(
+                model, x if needed is None else all_x, all_y, all_pred, weight, training=training
+            )
+        self._assigned += assigned
+        self._note_replicated(assigned)
+        return loss / tf.cast(self._replicas, loss.dtype)
+
+    def _row_gather(self, x: Any, n_local: Any) -> RowGather:
+        """The gather of this step.
+
+        Raises:
+            TfmpError: Its vectors would change their length inside a loop, which TensorFlow cannot exchange.
+        """
+        capacity = _static_rows(x)
+        if capacity is None and self._model.steps_per_execution > 1 and is_multi_worker(tf.distribute.get_strategy()):
+            self._refuse(
+                "a loss or metric that needs the whole batch takes steps_per_execution=1, or batches of one size",
+                where="model.compile(steps_per_execution=…)",
+                hint="set steps_per_execution=1, or drop the last batch: dataset.batch(…, drop_remainder=True)",
+            )
+        return RowGather(self._reducer, _rows(x) if n_local is None else n_local, capacity)
+
+    def _gathered(self, rows: RowGather, parts: Any) -> Any:
+        try:
+            return rows.gather(parts)
+        except TfmpError as error:
+            self.refused = error
+            raise
+
+    def _note_replicated(self, assigned: list[Any]) -> None:
+        for metric in self._model.metrics:
+            self.replicated |= {id(v) for v in metric.variables if numbers.is_assigned(v, assigned)}
 
     def statistics(self) -> list[Any]:
-        """Floating weights that no gradient trains: all replicas keep their mean. Empty with one replica."""
+        """Floating weights that the layers assign while they train: all replicas keep their mean.
+
+        Known after :meth:`gradients`. Frozen weights are not among them. Empty with one replica.
+        """
         if self._replicas == 1:
             return []
-        weights = self._model.non_trainable_weights
+        weights = [v for v in self._model.non_trainable_weights if numbers.is_assigned(v, self._assigned)]
         return [v for v in weights if tf.as_dtype(v.dtype).is_floating and v.synchronization != "on_read"]
 
     def assign_mean(self, variables: list[Any], totals: list[Any]) -> None:
@@ -117,19 +211,16 @@ class ReplicaStep:
             This replica's part of the global batch's loss (float64 scalar; the sum over replicas is the mean over
             the global batch) and ``n_global`` (int32 scalar).
         """
-        model = self._model
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         row_weight, n_global = self.row_weight(x, n_local, n_global)
 
         def forward(x: Any, y: Any, sample_weight: Any, row_weight: Any) -> tuple[tf.Tensor, Any]:
-            y_pred = keras_hooks.call_model(model, x, training=False)
-            self._check_loss(row_weight, y, y_pred)
-            weight = combine_weights(row_weight, sample_weight, y_pred)
-            return keras_hooks.compute_loss(model, x, y, y_pred, weight, training=False), y_pred
+            y_pred = self._call(x, n_local, n_global, training=False)
+            return self._loss(x, y, y_pred, sample_weight, row_weight, n_local, training=False), y_pred
 
         loss, y_pred = self._compiled(forward)(x, y, sample_weight, row_weight)
         self.update_metrics(x, y, y_pred, sample_weight, n_local)
-        return tf.cast(loss, tf.float64), n_global
+        return tf.cast(tf.reduce_mean(loss), tf.float64), n_global
 
     def _compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
         # Each call gets its own tf.function: if two replica threads shared one, it would be traced once, with the
@@ -154,47 +245,31 @@ class ReplicaStep:
             weight *= tf.cast(rows, dtype) / (samples * keras_hooks.loss_scale(dtype))
         return weight, n_global
 
-    def _check_loss(self, row_weight: Any, y: Any, y_pred: Any) -> None:
-        """Refuse a loss function in which rows cannot be weighted.
-
-        Raises:
-            TfmpError: It returns one number for the whole batch, and the batch is uneven or padded.
-        """
-        if row_weight is not None and keras_hooks.returns_scalar_loss(self._model, y, y_pred):
-            self.refused = TfmpError(
-                "expected a loss function that returns a value for each sample, received one number for the batch",
-                where="model.compile(loss=…)",
-                hint="leave out the mean over samples: Keras takes it and weights uneven shares exactly",
-            )
-            raise self.refused
+    def _refuse(self, what: str, *, where: str, hint: str) -> None:
+        self.refused = TfmpError(what, where=where, hint=hint)
+        raise self.refused
 
     def _takes_mean(self) -> bool:
-        """Whether weights need the factor ``P · R / n_global`` (losses that are means) or not (sums).
-
-        Raises:
-            TfmpError: The losses' reductions do not allow an exact global batch of uneven shares.
-        """
-        if self._reductions <= _MEAN_REDUCTIONS:
-            return True
-        if self._reductions == {"sum"}:
-            return False
-        self.refused = TfmpError(
-            "expected losses that all take the mean over samples (reduction 'sum_over_batch_size') or all the sum, "
-            f"received reductions {sorted(map(str, self._reductions))}",
-            where="model.compile(loss=…)",
-            hint="with other reductions, batches must divide evenly: dataset.batch(global_batch, drop_remainder=True)",
-        )
-        raise self.refused
+        """Whether weights need the factor ``P · R / n_global`` (losses that are means) or not (sums)."""
+        return self._reductions != {"sum"}
 
     def update_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any, n_local: tf.Tensor | None) -> None:
         """Update the model's metrics with the real rows of a batch."""
         model = self._model
+        if self._whole.metrics:
+            rows = self._row_gather(x, n_local)
+            needed = x if numbers.overrides_compute_metrics(model) else None
+            _, y, y_pred, sample_weight = gathered = self._gathered(rows, (needed, y, y_pred, sample_weight))
+            with numbers.assignments_seen() as assigned:
+                model.compute_metrics(x if needed is None else gathered[0], y, y_pred, sample_weight=sample_weight)
+            self._note_replicated(assigned)
+            return
         if n_local is None:
             model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
             return
 
         def real_rows(value: Any) -> Any:
-            return keras.tree.map_structure(lambda rows: None if rows is None else rows[:n_local], value)
+            return keras.tree.map_structure(lambda rows: None if rows is None else _first(rows, n_local), value)
 
         def update() -> tf.Tensor:
             model.compute_metrics(real_rows(x), real_rows(y), real_rows(y_pred), sample_weight=real_rows(sample_weight))
@@ -225,6 +300,17 @@ def combine_weights(row_weight: tf.Tensor | None, sample_weight: Any, y_pred: An
     if sample_weight is None or not keras.tree.is_nested(sample_weight):
         return keras.tree.map_structure(lambda output: weigh(output, sample_weight), y_pred)
     return keras.tree.map_structure(weigh, y_pred, sample_weight)
+
+
+def exchanges_inside(model: Any) -> bool:
+    """Whether forward and backward of the model exchange values with other replicas, which XLA cannot compile."""
+    return numbers.synchronizes_moments(model) or numbers.hands_on_masks(model)
+
+
+def _first(rows: Any, count: Any) -> Any:
+    """The first rows, with their mask."""
+    mask = numbers.mask_of(rows)
+    return numbers.with_mask(rows[:count], None if mask is None else mask[:count])
 
 
 def _first_input(x: Any) -> Any:

@@ -11,7 +11,7 @@ import pytest
 import tfmp
 
 PACKAGE = Path(tfmp.__file__).parent
-HOOKS = PACKAGE / "distribute" / "keras_hooks.py"
+HOOKS = PACKAGE / "distribute" / "keras_hooks"
 _LIBRARIES = ("keras", "tensorflow")
 _PRIVATE_PACKAGES = ("keras.src", "tensorflow.python")
 _ACCESSORS = ("getattr", "hasattr", "setattr", "delattr")
@@ -89,8 +89,8 @@ def test_private_uses_are_found(text: str, uses: list[str]) -> None:
 
 
 def test_only_keras_hooks_uses_private_parts_of_keras_and_tensorflow() -> None:
-    modules = [path for path in PACKAGE.rglob("*.py") if path != HOOKS]
+    modules = [path for path in PACKAGE.rglob("*.py") if HOOKS not in path.parents]
     assert len(modules) > 100
     found = {str(path.relative_to(PACKAGE)): private_uses(path.read_text()) for path in modules}
     assert {name: uses for name, uses in found.items() if uses} == {}
-    assert private_uses(HOOKS.read_text()), "the rule finds what it is about"
+    assert private_uses((HOOKS / "__init__.py").read_text()), "the rule finds what it is about"

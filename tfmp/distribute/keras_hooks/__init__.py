@@ -19,6 +19,7 @@ import keras
 import tensorflow as tf
 from tensorflow.python.eager import context as tf_context
 
+from tfmp.distribute.keras_hooks.numbers import losses_are_scaled
 from tfmp.distribute.strategy import is_multi_worker
 from tfmp.errors import TfmpError
 
@@ -222,28 +223,9 @@ def scale_penalties_exactly(model: Any, replicas: int) -> None:
 
     def aggregate(loss: Any) -> Any:
         scaled = own(model, loss)
-        return scaled / (loss_scale(scaled.dtype) * replicas)
+        return scaled / (loss_scale(scaled.dtype) * replicas) if losses_are_scaled() else scaled
 
     model._aggregate_additional_loss = aggregate
-
-
-def returns_scalar_loss(model: Any, y: Any, y_pred: Any) -> bool:
-    """Whether the only loss is a plain function that itself takes the mean over samples.
-
-    Such a mean counts padding and ignores the weights of rows.
-    """
-    loss: Any = model._compile_loss._user_loss if model._compile_loss is not None else None
-    plain = callable(loss) and not isinstance(loss, (keras.losses.Loss, type))
-    return plain and loss(y, y_pred).shape.rank == 0
-
-
-def accumulates_gradients(optimizer: Any) -> bool:
-    """Whether the optimizer applies gradients only every few steps (``gradient_accumulation_steps``)."""
-    while optimizer is not None:
-        if getattr(optimizer, "gradient_accumulation_steps", None):
-            return True
-        optimizer = getattr(optimizer, "inner_optimizer", None)
-    return False
 
 
 def loss_tracker(model: Any) -> Any:
@@ -255,27 +237,6 @@ def has_own_train_step(model: Any) -> bool:
     """Whether the user's class overrides ``train_step`` or ``test_step``."""
     base = keras.Model
     return type(model).train_step is not base.train_step or type(model).test_step is not base.test_step
-
-
-def take_summed_gradients(optimizer: Any) -> None:
-    """Make ``optimizer.apply`` expect gradients that are already summed over all replicas.
-
-    Keras sums gradients inside ``apply``, after it has clipped them. That is wrong with ``clipnorm``, ``clipvalue`` and
-    ``global_clipnorm``, which must see the sum. The bridge sums first, so Keras must not sum again. A wrapper such as
-    ``LossScaleOptimizer`` passes the gradients to ``inner_optimizer``.
-
-    Raises:
-        TfmpError: The optimizer has no such step: tfmp does not know this version of Keras.
-    """
-    while optimizer is not None:
-        if not hasattr(optimizer, "_all_reduce_sum_gradients"):
-            raise TfmpError(
-                f"Keras {keras.__version__}'s {type(optimizer).__name__} has no _all_reduce_sum_gradients",
-                where="tfmp.distribute.keras_hooks",
-                hint="use a Keras that this tfmp was tested on (see README), or a newer tfmp",
-            )
-        optimizer._all_reduce_sum_gradients = list
-        optimizer = getattr(optimizer, "inner_optimizer", None)
 
 
 #: First TensorFlow whose XLA knows :data:`_IN_ORDER`. An unknown flag in XLA_FLAGS aborts the process.
