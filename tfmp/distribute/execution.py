@@ -13,6 +13,7 @@ from tfmp.distribute.control import WISHES
 from tfmp.distribute.keras_hooks import numbers
 from tfmp.distribute.local_step import Compiled, LocalStep, unsupported_reason
 from tfmp.distribute.reducers import Reducer
+from tfmp.distribute.share import add_checksum, batch_of
 from tfmp.distribute.state import split_state, summed_state
 from tfmp.distribute.step import ReplicaStep
 from tfmp.distribute.strategy import first_local
@@ -85,7 +86,8 @@ class Execution:
     def build(self, feed: IndexedFeed | None) -> Callable[[Any, list[float]], Any]:
         """Return a function of the iterator and this worker's wishes.
 
-        It returns the number of steps done, each step's loss (float64 [K]; training: over the global batch), each
+        It returns the checksum of each replica's batches (float64 [R]; empty without checksums), the number of steps
+        done, each step's loss (float64 [K]; training: over the global batch), each
         step's samples (float64 [K]), as one float64 vector the sums of all workers' wishes and the sum of loss times
         samples, and the results of the metrics over all replicas so far in the epoch, by name.
         """
@@ -115,18 +117,21 @@ class Execution:
     def _of_batches(self) -> Run:
         steps_per_execution = self._model.steps_per_execution
 
-        def step(batch: Any) -> Any:
-            return self._step(batch, None, None)
+        def step(element: Any) -> Any:
+            return self._step(batch_of(element), None, None)
 
         def run(iterator: Any, wishes: tf.Tensor) -> Any:
             k, finite, losses, samples, loss_sums = self._start()
+            checksum = tf.constant(0, tf.int64)
             while k < steps_per_execution and finite:
                 batch = iterator.get_next_as_optional()
                 if not batch.has_value():
                     break
-                outcome = self._strategy.run(step, args=(batch.get_value(),))
+                element = batch.get_value()
+                checksum = add_checksum(checksum, element, self._strategy)
+                outcome = self._strategy.run(step, args=(element,))
                 k, finite, losses, samples, loss_sums = self._count(k, losses, samples, loss_sums, outcome)
-            return self._end(k, losses, samples, loss_sums, wishes)
+            return self._end(k, losses, samples, loss_sums, wishes, checksum)
 
         return run
 
@@ -203,13 +208,23 @@ class Execution:
         finite = tf.math.is_finite(first_loss) if self._training else tf.constant(True)
         return k + 1, finite, _write(losses, k, first_loss), samples, loss_sums
 
-    def _end(self, k: Any, losses: Any, samples: Any, loss_sums: Any, wishes: tf.Tensor) -> Any:
+    def _end(
+        self, k: Any, losses: Any, samples: Any, loss_sums: Any, wishes: tf.Tensor, checksum: tf.Tensor | None = None
+    ) -> Any:
+        replicas = self._strategy.num_replicas_in_sync if checksum is not None else 0
+
         def exchange(local_loss_sum: tf.Tensor, wishes: tf.Tensor) -> tf.Tensor:
-            extra = tf.concat([wishes, [local_loss_sum]], 0)
-            return summed_state(self._metric_variables, extra, self._reducer, self._replica_step.replicated)
+            extra = [wishes, [local_loss_sum]]
+            if checksum is not None:
+                rank = tf.distribute.get_replica_context().replica_id_in_sync_group
+                extra.insert(0, tf.one_hot(rank, replicas, dtype=tf.float64) * tf.cast(checksum, tf.float64))
+            return summed_state(
+                self._metric_variables, tf.concat(extra, 0), self._reducer, self._replica_step.replicated
+            )
 
         state = first_local(self._strategy, self._strategy.run(exchange, args=(loss_sums, wishes)))
-        return k, losses, samples, state[-1 - WISHES :], self._results(state)
+        tail = state[-1 - WISHES - replicas :]
+        return tail[:replicas], k, losses, samples, tail[replicas:], self._results(state)
 
     def _results(self, state: tf.Tensor) -> dict[str, Any]:
         """The metrics' results from their exchanged state. Inside the function they cost microseconds."""

@@ -13,21 +13,24 @@ Private hooks are in :mod:`tfmp.distribute.keras_hooks`.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
 from tfmp.distribute import keras_hooks
+from tfmp.distribute.agreement import check_batches, check_weights
 from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
 from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
+from tfmp.distribute.share import batch_of, share
 from tfmp.distribute.state import decorrelate_seeds, first_local_replica, gather_flags, values_kept
-from tfmp.distribute.strategy import is_multi_worker
+from tfmp.distribute.strategy import data_sets_distributed, is_multi_worker
 from tfmp.errors import EXIT_TERMINATED, TfmpError
 
 #: For the launcher to stop this worker after another one has failed.
@@ -135,15 +138,45 @@ class _Bridge:
         keras_hooks.replace_symbolic_build(model, self.strategy, self._batch_spec)
         model.make_train_function = self._make_train_function
         model.make_test_function = self._make_test_function
+        model.fit = self._with_shares(model.fit)
+        model.evaluate = self._with_shares(model.evaluate)
+        model.predict = self._without_shares(model.predict)
         model.reset_metrics = self._reset_metrics
         model.get_metrics_result = lambda: dict(self.control.logs)
         model.train_function = model.test_function = None
         self.control.confirm_stop = self._confirm_stop
 
+    def _with_shares(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """A method in which every replica takes its rows of the data given to it."""
+
+        @functools.wraps(method)
+        def call(*args: Any, **named: Any) -> Any:
+            given = args[0] if args else named.get("x")
+            if named.get("class_weight") is not None and isinstance(given, tf.distribute.DistributedDataset):
+                raise TfmpError(
+                    "class_weight needs the labels, which a distributed data set does not show",
+                    where="model.fit(…, class_weight=…)",
+                    hint="pass the data set of global batches itself: tfmp distributes it",
+                )
+            with data_sets_distributed(self.strategy, functools.partial(share, strategy=self.strategy)):
+                return method(*args, **named)
+
+        return call
+
+    def _without_shares(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def call(*args: Any, **named: Any) -> Any:
+            with data_sets_distributed(self.strategy, None):
+                return method(*args, **named)
+
+        return call
+
     # ---- the hooks of Keras
 
     def _make_train_function(self, force: bool = False) -> Any:
         model = self.model
+        if is_multi_worker(self.strategy):
+            check_weights(self.strategy, model.variables)
         if model.train_function is not None and not force:
             return model.train_function
         if not self._seeded:
@@ -160,11 +193,14 @@ class _Bridge:
             _check_iterator(iterator)
             self._iterator = iterator
             *counts, results = execution(iterator, control.wishes())
-            steps, losses, samples, sums = (value.numpy() for value in counts)
+            checksums, steps, losses, samples, sums = (value.numpy() for value in counts)
+            devices = len(self.strategy.extended.worker_devices)
+            check_batches(checksums, devices, self.steps_done + int(steps), "fit")
             if control.stopped_replicas(sums[0]):
                 self._leave_to_those_who_stopped()
             if steps == 0:
-                model.train_function = None  # traced for a data set without samples
+                if self.steps_done == 0:
+                    model.train_function = None  # traced for a data set without samples
                 raise StopIteration
             losses, samples = losses[:steps], samples[:steps]
             self.steps_done += int(steps)
@@ -186,14 +222,19 @@ class _Bridge:
         if model.test_function is not None and not force:
             return model.test_function
         execution = self._execution(self.validation_feed, training=False)
+        has_steps = False
 
         def test_function(iterator: Any) -> dict[str, float]:
             _check_iterator(iterator)
             *counts, results = execution(iterator, self.control.wishes())
-            steps, _, samples, sums = (value.numpy() for value in counts)
+            checksums, steps, _, samples, sums = (value.numpy() for value in counts)
+            check_batches(checksums, len(self.strategy.extended.worker_devices), int(steps), "evaluate")
+            nonlocal has_steps
             if steps == 0:
-                model.test_function = None
+                if not has_steps:
+                    model.test_function = None
                 raise StopIteration
+            has_steps = True
             self.control.agree_to_stop(sums[0])
             self.control.loss_sum += float(sums[-1])
             self.control.samples += int(samples[:steps].sum())
@@ -266,7 +307,10 @@ class _Bridge:
         for feed in (self.feed, self.validation_feed):
             if feed is not None:
                 return feed.batch_spec()
-        return keras.tree.map_structure(keras_hooks.first_replica_spec, element_spec)
+        spec = batch_of(keras.tree.map_structure(keras_hooks.first_replica_spec, element_spec))
+        if self.strategy.num_replicas_in_sync > 1:
+            keras_hooks.check_states_fit(self.model, self.strategy.num_replicas_in_sync)
+        return spec
 
     def _metric_variables(self) -> list[Any]:
         tracker = keras_hooks.loss_tracker(self.model)

@@ -48,7 +48,8 @@ class Reducer:
             return list(tensors)
         groups: dict[Any, list[int]] = {}
         for i, tensor in enumerate(tensors):
-            groups.setdefault(i if isinstance(tensor, tf.IndexedSlices) else tensor.dtype, []).append(i)
+            # A number could be equal to a type: tf.float32 == 1.
+            groups.setdefault(f"slices {i}" if isinstance(tensor, tf.IndexedSlices) else tensor.dtype, []).append(i)
         packed = []
         for indices in groups.values():
             if isinstance(tensors[indices[0]], tf.IndexedSlices):

@@ -6,6 +6,8 @@ logical devices must be set up first (tensorflow #34568).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,6 +81,22 @@ def check_replicas(strategy: tf.distribute.Strategy, expected: int) -> None:
 def is_multi_worker(strategy: tf.distribute.Strategy) -> bool:
     """Whether the strategy spans more than one process."""
     return strategy.num_replicas_in_sync > len(strategy.extended.worker_devices)
+
+
+@contextmanager
+def data_sets_distributed(
+    strategy: tf.distribute.Strategy, distribute: Callable[[tf.data.Dataset], Any] | None
+) -> Iterator[None]:
+    """Inside, ``strategy.experimental_distribute_dataset`` is ``distribute``; ``None``: TensorFlow's own."""
+    before = vars(strategy).pop("experimental_distribute_dataset", None)
+    if distribute is not None:
+        strategy.experimental_distribute_dataset = lambda dataset, *_: distribute(dataset)
+    try:
+        yield
+    finally:
+        vars(strategy).pop("experimental_distribute_dataset", None)
+        if before is not None:
+            strategy.experimental_distribute_dataset = before
 
 
 def first_local(strategy: tf.distribute.Strategy, value: Any) -> Any:

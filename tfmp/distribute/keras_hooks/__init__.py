@@ -126,6 +126,24 @@ def replace_symbolic_build(model: Any, strategy: tf.distribute.Strategy, batch_s
     model._maybe_symbolic_build = symbolic_build
 
 
+def check_states_fit(model: Any, replicas: int) -> None:
+    """Refuse layers that keep a state for each row of the global batch.
+
+    Raises:
+        TfmpError: A layer is stateful, and there are several replicas.
+    """
+    for layer in all_layers(model):
+        if getattr(layer, "stateful", False):
+            fixed = next(iter(keras.tree.flatten(getattr(model, "inputs", None) or [])), None)
+            size = fixed.shape[0] if fixed is not None else None
+            sizes = f"{size} rows, a replica has {-(-size // replicas)}" if size else "all rows, a replica has some"
+            raise TfmpError(
+                f"layer {layer.name!r} is stateful: its state is for {sizes}",
+                where=f"class {type(layer).__name__}",
+                hint="stateful=False, or train it with one worker",
+            )
+
+
 def endless_adapter(dataset: tf.distribute.DistributedDataset) -> Any:
     """Wrap an endless distributed data set for ``fit`` and ``evaluate``.
 
