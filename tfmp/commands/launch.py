@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from tfmp.agent.failures.diagnosis import Diagnosis
 
 _HOST = "127.0.0.1"
+_SEED_VARIABLE = "TFMP_SEED"
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def launch(command: tuple[str, ...], options: LaunchOptions) -> int:
     """Run ``command`` once a worker and return the exit code.
 
     Each copy gets TF_CONFIG, RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT, TFMP_ATTEMPT,
-    its share of threads and GPUs, and proxy exceptions for the cluster.
+    TFMP_SEED, its share of threads and GPUs, and proxy exceptions for the cluster.
 
     Raises:
         UsageError: Ports in use, GPUs that cannot be shared equally, or a log folder that cannot be written.
@@ -124,6 +126,8 @@ class ProgramWorkload(Workload):
         self._host = host
         self._gpus = gpus
         self._logs = logs
+        # The same in every attempt. TensorFlow takes seeds of 31 bits.
+        self._seed = host.environ.get(_SEED_VARIABLE) or str(secrets.randbelow(2**31))
         self._number = -1
 
     @contextmanager
@@ -133,6 +137,7 @@ class ProgramWorkload(Workload):
         options = self._options
         with hold_ports(options.workers + 1, options.base_port, _HOST) as ports:
             specs = _specs(self._command, options, self._host, self._gpus, ports.ports, self._logs, self._number)
+            specs = [replace(spec, env={**spec.env, _SEED_VARIABLE: self._seed}) for spec in specs]
             yield Attempt(self._number, specs, Watch(tuple(range(options.workers))), noop)
 
 

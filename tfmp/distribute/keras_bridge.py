@@ -28,10 +28,14 @@ from tfmp.distribute.control import WISHES, FitControl
 from tfmp.distribute.execution import Compiled, Execution, IndexedFeed
 from tfmp.distribute.keras_hooks import numbers, optimizers
 from tfmp.distribute.reducers import Reducer
+from tfmp.distribute.seed import share_seed
 from tfmp.distribute.share import batch_of, share
 from tfmp.distribute.state import decorrelate_seeds, first_local_replica, gather_flags, values_kept
 from tfmp.distribute.strategy import data_sets_distributed, is_multi_worker
 from tfmp.errors import EXIT_TERMINATED, TfmpError
+
+# Before the program makes its data sets: what they draw depends on the seed from then on.
+share_seed()
 
 #: For the launcher to stop this worker after another one has failed.
 _LAUNCHER_S = 10.0

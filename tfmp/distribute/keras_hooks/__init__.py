@@ -160,6 +160,11 @@ def endless_adapter(dataset: tf.distribute.DistributedDataset) -> Any:
     return Endless()
 
 
+def has_global_seed() -> bool:
+    """Whether ``tf.random.set_seed`` or ``keras.utils.set_random_seed`` has been called."""
+    return tf_context.global_seed() is not None
+
+
 def check_order_is_shared(adapter: Any) -> None:
     """Refuse input whose order differs between workers: some samples would be seen twice, others never.
 
