@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from tfmp.checkpoint import callback_state
 from tfmp.checkpoint.format import Checkpoint
 from tfmp.checkpoint.snapshot import Snapshots
 from tfmp.checkpoint.writer import CheckpointWriter, Send
@@ -16,12 +17,6 @@ from tfmp.distribute.control import FitControl
 from tfmp.distribute.keras_hooks import strategy_of
 from tfmp.events import Saving
 from tfmp.rundir.layout import RunFolder
-
-#: The attributes in which Keras's own callbacks keep state from epoch to epoch, by class name.
-_STATE_ATTRIBUTES = {
-    "EarlyStopping": ("wait", "stopped_epoch", "best", "best_epoch"),
-    "ReduceLROnPlateau": ("wait", "best", "cooldown_counter"),
-}
 
 
 class StopAgreed(Exception):
@@ -123,7 +118,7 @@ class CheckpointCallback(keras.callbacks.Callback):
         if not policy.enabled or loop is None:
             return
         began_s = time.perf_counter()
-        arrays = loop.snapshots.take()
+        arrays = [*loop.snapshots.take(), *callback_state.arrays(loop.callbacks)]
         self._saved_s = self._clock()
         if not policy.chief:
             return
@@ -180,28 +175,36 @@ class ResumableCallbackList(keras.callbacks.CallbackList):
         return {
             "stopped": bool(self.model.stop_training),
             "history": self._epochs_so_far,
-            "running": {**self._trained, "logs": _plain(self._trained["logs"])} if step else None,
-            "callbacks": [
-                {"class": type(callback).__name__, "state": _callback_state(callback)} for callback in self.callbacks
-            ],
+            "running": {**self._trained, "logs": callback_state.plain(self._trained["logs"])} if step else None,
+            "callbacks": callback_state.states(self.callbacks),
             "variables": self.snapshots.names(),
         }
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore weights, optimizer, random numbers and the state of the callbacks."""
         self.snapshots = Snapshots(self.model, strategy_of(self.model))
+        resume = self._resume
+        if resume is None:
+            super().on_train_begin(logs)
+            return
+        callback_state.rewind_logs(self.callbacks, resume.epoch)
         super().on_train_begin(logs)
-        if self._resume is not None:
-            self.snapshots.restore(self._resume.arrays, metrics=False)
-            for callback, saved in zip(self.callbacks, self._resume.facts["callbacks"], strict=False):
-                if type(callback).__name__ == saved["class"]:
-                    _restore_callback(callback, saved["state"])
+        variables, of_callbacks = self._parts(resume)
+        self.snapshots.restore(variables, metrics=False)
+        callback_state.restore(self.callbacks, resume.facts["callbacks"], of_callbacks)
+
+    @staticmethod
+    def _parts(resume: Checkpoint) -> tuple[list[Any], list[Any]]:
+        """The arrays of the variables, and those of the callbacks."""
+        count = sum(saved.get("arrays", 0) for saved in resume.facts["callbacks"])
+        arrays = list(resume.arrays)
+        return arrays[: len(arrays) - count], arrays[len(arrays) - count :]
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """In the first epoch, restore the metrics and sums so far, which Keras has just reset."""
         resume, self._resume = self._resume, None
         if resume is not None and resume.step:
-            self.snapshots.restore(resume.arrays, metrics=True)
+            self.snapshots.restore(self._parts(resume)[0], metrics=True)
             running = resume.facts["running"]
             k = self.model.steps_per_execution
             left = -(-(self._steps_per_epoch - resume.step) // k)
@@ -220,27 +223,3 @@ class ResumableCallbackList(keras.callbacks.CallbackList):
         self._trained = {"loss_sum": control.loss_sum, "samples": control.samples, "logs": control.logs}
         if not control.skipped:
             super().on_train_batch_end(batch, logs)
-
-
-def _callback_state(callback: Any) -> Any:
-    """A callback's state as JSON values: Keras's own by attributes, others by ``state_dict()``."""
-    if type(callback).__name__ in _STATE_ATTRIBUTES:
-        return _plain({name: getattr(callback, name, None) for name in _STATE_ATTRIBUTES[type(callback).__name__]})
-    if hasattr(callback, "state_dict") and hasattr(callback, "load_state_dict"):
-        return callback.state_dict()
-    return None
-
-
-def _restore_callback(callback: Any, state: Any) -> None:
-    if state is None:
-        return
-    if type(callback).__name__ in _STATE_ATTRIBUTES:
-        for name, value in state.items():
-            setattr(callback, name, value)
-    else:
-        callback.load_state_dict(state)
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace NumPy numbers and arrays by JSON values; a float keeps every bit."""
-    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in values.items()}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import keras
 
+from tfmp.checkpoint.callback_state import flat
 from tfmp.errors import TfmpError
 from tfmp.planning.mlp import mlp_head
 from tfmp.references import load_function
@@ -216,12 +217,19 @@ def build_callbacks(training: TrainingConfig) -> list[Any]:
     if training.early_stopping_patience is not None:
         callbacks.append(keras.callbacks.EarlyStopping("val_loss", patience=training.early_stopping_patience))
     for reference in training.callbacks:
-        callback = load_function(reference, "training.callbacks")()
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TfmpError(
-                f"expected a keras.callbacks.Callback, received {type(callback).__name__}",
-                where=f"training.callbacks: {reference}",
-                hint="return the callback from the function",
-            )
-        callbacks.append(callback)
+        where = f"training.callbacks: {reference}"
+        for callback in flat(load_function(reference, "training.callbacks")()):
+            if not isinstance(callback, keras.callbacks.Callback):
+                raise TfmpError(
+                    f"expected a keras.callbacks.Callback, received {type(callback).__name__}",
+                    where=where,
+                    hint="return the callback from the function, or a list of them",
+                )
+            if isinstance(callback, keras.callbacks.BackupAndRestore):
+                raise TfmpError(
+                    "BackupAndRestore is not supported: one worker would go on from another epoch than the others",
+                    where=where,
+                    hint="leave it out: tfmp restarts from its own checkpoints, and --resume goes on with a run",
+                )
+            callbacks.append(callback)
     return callbacks

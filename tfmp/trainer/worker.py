@@ -20,6 +20,7 @@ import keras
 import tensorflow as tf
 
 from tfmp.checkpoint.callback import CheckpointCallback, CheckpointPolicy, ResumableCallbackList, StopAgreed
+from tfmp.checkpoint.callback_state import only_writes
 from tfmp.checkpoint.export import read_state, save_model, weight_values, weights_sha256
 from tfmp.checkpoint.format import Checkpoint, load
 from tfmp.config import RunConfig
@@ -147,6 +148,8 @@ def _build(task: WorkerTask, config: RunConfig, strategy: tf.distribute.Strategy
         model = build_model(config, arrays, total_steps)
         callbacks = build_callbacks(config.training)
         model.steps_per_execution = _steps_per_execution(config, task, model, callbacks)
+        if task.rank != 0:  # after the steps of an execution, which must be the same on all workers
+            callbacks = [callback for callback in callbacks if not only_writes(callback)]
         feed, validation_feed, validation_steps = _feeds(config, task, arrays, model.steps_per_execution)
         reducer = _shared_memory(task, task.shm, model, strategy) if task.shm else None
         bridge(
